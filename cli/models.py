@@ -1,0 +1,83 @@
+"""``specdec models``: what the names mean, and where the files are."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from specdec.errors import UsageError
+
+app = typer.Typer(
+    help="The models known by name: which they are, where they are, and getting them.\n\n"
+    "Your own models.toml adds names and overrides them; 'specdec models list' says where it goes.",
+    no_args_is_help=True,
+)
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name from the list, a path, or hf:owner/repo/file.gguf.")
+]
+
+
+@app.command("list")
+def list_models(
+    plain: Annotated[bool, typer.Option("--names", help="Only the names, one a line, for scripts.")] = False,
+) -> None:
+    """Show every model: its size, its licence, its recommended drafter, and whether it is here.
+
+    Example: specdec models list
+    """
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    from specdec.registry import Registry, config_file
+
+    registry = Registry.load()
+    if plain:
+        sys.stdout.writelines(f"{name}\n" for name in registry.entries)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "here", "size", "drafter", "licence", "what it is"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("name", "here"))
+    for entry in registry.entries.values():
+        here = registry.located(entry.name) is not None
+        name = f"{entry.name} (default)" if entry.name == registry.default else entry.name
+        size = decimal(entry.size) if entry.size else ""
+        table.add_row(
+            name, "yes" if here else "no", size, entry.draft or "", entry.licence, entry.description
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"\nYour own models: {config_file()}", soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command("path")
+def path(name: Name) -> None:
+    """Print where a model's file is. Fetches nothing; exits 2 when it is not here.
+
+    Example: llama-bench -m $(specdec models path smollm2-135m)
+    """
+    from specdec.registry import Registry
+
+    found = Registry.load().located(name)
+    if found is None:
+        raise UsageError(f"{name} is not on this machine; get it with: specdec models pull {name}")
+    print(found)
+
+
+@app.command("pull")
+def pull(
+    name: Name,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Download or build a model, and print where its file is.
+
+    Example: specdec models pull llama-3.1-8b
+    """
+    from specdec.registry import Registry
+
+    from .locate import Announced
+
+    print(Registry.load().fetch(name, Announced(quiet=quiet)))

@@ -1,0 +1,75 @@
+"""Speculative decoding for GGUF models: faster text, the same text."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .acceptance import BlockVerification, TokenRejection, Typical, Verdict, accept
+    from .backend import Context, Model
+    from .decoder import Decoder, Step
+    from .distribution import Distribution
+    from .drafters import DraftBlock, Drafter, LookupDrafter, ModelDrafter, NoDrafter
+    from .engine import Engine
+    from .errors import SpecdecError, UsageError
+    from .registry import Registry
+    from .sampling import Sampler
+    from .schedule import FixedSchedule
+    from .settings import Drafting, Loading, SamplingParams
+    from .stats import Stats
+
+# Looked up on first use: llama.cpp takes a while to load, and `specdec --help` has no need of it.
+_HOMES = {
+    "acceptance": ("BlockVerification", "TokenRejection", "Typical", "Verdict", "accept"),
+    "backend": ("Context", "Model"),
+    "decoder": ("Decoder", "Step"),
+    "distribution": ("Distribution",),
+    "drafters": ("DraftBlock", "Drafter", "LookupDrafter", "ModelDrafter", "NoDrafter"),
+    "engine": ("Engine",),
+    "errors": ("SpecdecError", "UsageError"),
+    "registry": ("Registry",),
+    "sampling": ("Sampler",),
+    "schedule": ("FixedSchedule",),
+    "settings": ("Drafting", "Loading", "SamplingParams"),
+    "stats": ("Stats",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BlockVerification",
+    "Context",
+    "Decoder",
+    "Distribution",
+    "DraftBlock",
+    "Drafter",
+    "Drafting",
+    "Engine",
+    "FixedSchedule",
+    "Loading",
+    "LookupDrafter",
+    "Model",
+    "ModelDrafter",
+    "NoDrafter",
+    "Registry",
+    "Sampler",
+    "SamplingParams",
+    "SpecdecError",
+    "Stats",
+    "Step",
+    "TokenRejection",
+    "Typical",
+    "UsageError",
+    "Verdict",
+    "__version__",
+    "accept",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{home}", __name__), name)

@@ -1,0 +1,23 @@
+"""llama.cpp through llama-cpp-python's low-level API. Nothing outside this package imports ``llama_cpp``."""
+
+from .chain import Candidates, Chain
+from .context import Context, FeedProgress, Rows
+from .llama import Abort, default_threads, supports_gpu
+from .model import Model
+from .template import Message, render_chat
+from .vocabulary import Vocabulary
+
+__all__ = [
+    "Abort",
+    "Candidates",
+    "Chain",
+    "Context",
+    "FeedProgress",
+    "Message",
+    "Model",
+    "Rows",
+    "Vocabulary",
+    "default_threads",
+    "render_chat",
+    "supports_gpu",
+]

@@ -1,0 +1,115 @@
+"""llama.cpp as a process-wide library: its log, its devices, its threads."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import sys
+from collections import deque
+from pathlib import Path
+
+import llama_cpp
+
+LOG = logging.getLogger("specdec.llama")
+LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+
+_errors: deque[str] = deque(maxlen=8)
+_level = logging.DEBUG
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]  # a ctypes function type
+def _on_log(level: int, text: bytes, _data: object) -> None:
+    """Passes the log on to :mod:`logging`, and remembers errors: only here does a failed load say why."""
+    global _level
+    line = text.decode("utf-8", "replace").rstrip()
+    if level != 5:  # GGML_LOG_LEVEL_CONT continues the line before
+        _level = LEVELS.get(level, logging.DEBUG)
+    if not line:
+        return
+    if _level >= logging.WARNING:
+        _errors.append(line)
+    LOG.log(_level, line)
+
+
+@functools.cache
+def start() -> None:
+    """Initialises the backends once per process (``llama_backend_init``) and takes over the log."""
+    llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+
+
+def forget_errors() -> None:
+    """Empties the memory of errors, before a call whose reason for failing will be asked for."""
+    _errors.clear()
+
+
+def last_errors() -> str:
+    """What llama.cpp last complained of, as one line, without its function names and repetitions."""
+    reasons: dict[str, None] = {}
+    for line in _errors:
+        head, _, rest = line.partition(": ")
+        reasons[rest if rest and " " not in head else line] = None
+    # Its last complaints only say that loading failed; the first is the reason.
+    return next(iter(reasons), "no reason given")
+
+
+def supports_gpu() -> bool:
+    """Whether this build of llama.cpp can offload to a GPU (``llama_supports_gpu_offload``)."""
+    return bool(llama_cpp.llama_supports_gpu_offload())
+
+
+def default_threads() -> int:
+    """The physical cores this process may run on (on Apple silicon, the performance cores)."""
+    if sys.platform == "darwin":
+        return _apple_performance_cores()
+    if hasattr(os, "sched_getaffinity"):
+        allowed = os.sched_getaffinity(0)
+        cores = {_siblings(cpu) or frozenset({cpu}) for cpu in allowed}
+        return max(1, min(len(cores), len(allowed)))
+    return max(1, (os.cpu_count() or 2) // 2)
+
+
+def _siblings(cpu: int) -> frozenset[int]:
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    try:
+        parts = path.read_text().strip().split(",")
+    except OSError:
+        return frozenset()
+    siblings: set[int] = set()
+    for part in parts:
+        first, _, last = part.partition("-")
+        siblings.update(range(int(first), int(last or first) + 1))
+    return frozenset(siblings)
+
+
+def _apple_performance_cores() -> int:
+    count, size = ctypes.c_int(0), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+    sysctl = ctypes.CDLL(None).sysctlbyname
+    for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):
+        if sysctl(name, ctypes.byref(count), ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
+            return max(1, count.value)
+    return max(1, (os.cpu_count() or 2) // 2)
+
+
+class Abort:
+    """A flag that stops a running decode of every context it was given to (CPU backends only).
+
+    llama.cpp asks its abort callback between graph nodes, a thousand times a token: too often for
+    Python. The C library's ``strlen`` answers instead, over a string that is empty until :meth:`set`.
+    """
+
+    def __init__(self) -> None:
+        self._text = ctypes.create_string_buffer(2)
+        libc = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+        self.callback = ctypes.cast(libc.strlen, llama_cpp.ggml_abort_callback)
+        self.data = ctypes.cast(self._text, ctypes.c_void_p)
+
+    def set(self) -> None:
+        """Stops the running decode, or the next one. Any thread may call it."""
+        self._text[0] = b"\x01"
+
+    def clear(self) -> None:
+        """Lets decodes run again."""
+        self._text[0] = b"\x00"

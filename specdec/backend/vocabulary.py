@@ -1,0 +1,111 @@
+"""A loaded model's tokenizer (``llama_vocab``): text to ids and ids to bytes."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+import llama_cpp
+import numpy as np
+
+from ..tokens import Tokens
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+class Vocabulary:
+    """What a model calls its tokens. Lives as long as the model that owns it."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._pieces: dict[int, bytes] = {}
+        self._buffer = ctypes.create_string_buffer(256)
+        pointer = llama_cpp.llama_model_get_vocab(model.pointer)
+        if pointer is None:
+            raise ValueError(f"{model.path}: llama.cpp gave the model no vocabulary")
+        self.size: int = llama_cpp.llama_vocab_n_tokens(pointer)
+        self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(pointer)
+
+    @property
+    def pointer(self) -> llama_cpp.llama_vocab_p:
+        """The ``llama_vocab *``; raises ValueError once the model is closed."""
+        pointer: llama_cpp.llama_vocab_p | None = llama_cpp.llama_model_get_vocab(self._model.pointer)
+        assert pointer is not None  # checked in __init__
+        return pointer
+
+    def tokenize(self, text: str, *, special: bool = False) -> Tokens:
+        """Ids of ``text``, int32 [n], with BOS and EOS where the model wants them (``llama_tokenize``).
+
+        special: read ``<|im_start|>`` and its like as the control tokens they name, as in a rendered
+        chat template; without it they are plain text. A BOS that the text already spells is not doubled.
+        """
+        raw = text.encode("utf-8", "surrogatepass")
+        bos = self._bos_text()
+        add_special = not (special and self.adds_bos and bos and raw.startswith(bos))
+        capacity = len(raw) + 8
+        tokens = np.empty(capacity, np.int32)
+        for _ in range(2):
+            array = tokens.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token))
+            n = llama_cpp.llama_tokenize(
+                self.pointer, raw, len(raw), array, tokens.size, add_special, special
+            )
+            if n >= 0:
+                return tokens[:n]
+            tokens = np.empty(-n, np.int32)
+        raise ValueError(f"llama_tokenize failed on a text of {len(raw)} bytes")
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for, as they appear in text; control tokens stand for nothing.
+
+        A character may be spread over several tokens (``llama_token_to_piece``). Raises ValueError
+        for an id outside the vocabulary.
+        """
+        piece = self._pieces.get(token)
+        if piece is None:
+            if not 0 <= token < self.size:
+                raise ValueError(f"token {token} is outside the vocabulary of {self.size}")
+            piece = self._pieces[token] = self._read_piece(token, special=False)
+        return piece
+
+    def is_eog(self, token: int) -> bool:
+        """Whether the token ends a generation (``llama_vocab_is_eog``)."""
+        return bool(llama_cpp.llama_vocab_is_eog(self.pointer, token))
+
+    def eog_tokens(self) -> list[int]:
+        """Every token that ends a generation, ascending."""
+        pointer = self.pointer
+        return [t for t in range(self.size) if llama_cpp.llama_vocab_is_eog(pointer, t)]
+
+    def suppressed_tokens(self) -> list[int]:
+        """Tokens the model's file says must never be sampled (``llama_vocab_get_suppress_tokens``)."""
+        count = ctypes.c_int32(0)
+        tokens = llama_cpp.llama_vocab_get_suppress_tokens(self.pointer, ctypes.byref(count))
+        return [int(tokens[i]) for i in range(count.value)] if tokens else []
+
+    def control_text(self, token: int) -> str:
+        """A token's text with control tokens spelled out, e.g. ``<|im_end|>``; '' for no such token."""
+        return self._read_piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    @property
+    def bos(self) -> int:
+        """The id of the beginning-of-sequence token, -1 for none."""
+        return int(llama_cpp.llama_vocab_bos(self.pointer))
+
+    @property
+    def eos(self) -> int:
+        """The id of the end-of-sequence token, -1 for none."""
+        return int(llama_cpp.llama_vocab_eos(self.pointer))
+
+    def _bos_text(self) -> bytes:
+        return self._read_piece(self.bos, special=True) if self.bos >= 0 else b""
+
+    def _read_piece(self, token: int, *, special: bool) -> bytes:
+        for _ in range(2):
+            n = llama_cpp.llama_token_to_piece(
+                self.pointer, token, self._buffer, len(self._buffer), 0, special
+            )
+            if n >= 0:
+                return self._buffer.raw[:n]
+            self._buffer = ctypes.create_string_buffer(-n)
+        raise ValueError(f"llama_token_to_piece failed on token {token}")

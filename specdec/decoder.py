@@ -1,0 +1,193 @@
+"""The speculative loop: draft, verify in one pass, keep what the target agrees to, roll back the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from .acceptance import Rule, accept
+from .backend import Context, FeedProgress
+from .drafters import Drafter, NoDrafter
+from .drafters.model import irreversible
+from .errors import UsageError
+from .sampling import Sampler
+from .schedule import Schedule
+from .stats import Stats
+from .text import TextStream
+from .tokens import Tokens
+
+FinishReason = Literal["stop", "length", "context", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one round emitted.
+
+    tokens: the ids, those of the draft first. pieces: the text each token releases, '' where a
+    character or a possible stop string is still unfinished. tail: text released because the
+    generation ended. accepted: how many of the tokens came from the draft; drafted: its length.
+    source: the drafter's name. finish_reason: set on the last step.
+    """
+
+    tokens: tuple[int, ...]
+    pieces: tuple[str, ...]
+    accepted: int
+    drafted: int
+    source: str
+    tail: str = ""
+    finish_reason: FinishReason | None = None
+
+    @property
+    def text(self) -> str:
+        """All the text this step releases."""
+        return "".join(self.pieces) + self.tail
+
+
+class Decoder:
+    """Generates with a target, losslessly under a lossless rule, whatever the drafter proposes.
+
+    target: the context that decides; it keeps what it read, so a next prompt with the same beginning
+    is not read again. sampler: the target's. rng: the acceptance rule's random numbers.
+    stats: totals of all generations until ``stats.reset()``.
+    Raises UsageError for a target that cannot be rolled back, unless the drafter is ``NoDrafter``.
+    """
+
+    def __init__(
+        self,
+        target: Context,
+        drafter: Drafter,
+        sampler: Sampler,
+        schedule: Schedule,
+        rule: Rule,
+        rng: np.random.Generator,
+    ) -> None:
+        if not isinstance(drafter, NoDrafter):
+            if not target.rollback_strategy.can_roll_back:
+                raise UsageError(irreversible(target, "target"))
+            if schedule.longest + 1 > target.n_outputs:
+                raise UsageError(
+                    f"drafts of {schedule.longest} tokens need a target context with n_outputs of at "
+                    f"least {schedule.longest + 1}, it has {target.n_outputs}"
+                )
+        self.target = target
+        self.drafter = drafter
+        self.schedule = schedule
+        self.rule = rule
+        self.stats = Stats()
+        self._sampler = sampler
+        self._rng = rng
+
+    def generate(
+        self,
+        prompt: Tokens | Sequence[int],
+        max_tokens: int = -1,
+        *,
+        stop: Sequence[str] = (),
+        progress: FeedProgress | None = None,
+    ) -> Iterator[Step]:
+        """Continues the prompt, a Step a round; the last one has a finish_reason.
+
+        prompt: token ids, at least one. max_tokens: at least 1, or -1 for no limit. stop: strings that
+        end the text and are not part of it. progress: called with (read, in all) while the prompt is read.
+        Raises UsageError at once for a prompt that is empty or leaves the context no room, and for any
+        other max_tokens.
+        """
+        history = self._opened(prompt, max_tokens)
+        return self._rounds(history, len(prompt), max_tokens, TextStream(stop), progress)
+
+    @property
+    def speedup(self) -> float | None:
+        """Estimated tokens per second over plain decoding's, None before the first token.
+
+        What a plain step costs is taken from the rounds without a draft, while there are few of them
+        from the single pass that was timed when the target's context was made.
+        """
+        stats = self.stats
+        if not stats.emitted:
+            return None
+        enough = stats.plain_rounds >= 3
+        plain = stats.plain_seconds / stats.plain_rounds if enough else self.target.pass_seconds
+        return plain * stats.tokens_per_second
+
+    def _opened(self, prompt: Tokens | Sequence[int], max_tokens: int) -> Tokens:
+        n, n_ctx, n_vocab = len(prompt), self.target.n_ctx, self.target.model.vocab.size
+        if n == 0:
+            raise UsageError("the prompt is empty: there is nothing to continue")
+        if n >= n_ctx:
+            raise UsageError(
+                f"the prompt has {n} tokens and the context holds {n_ctx}: nothing more fits; "
+                f"raise -c (the model was trained for {self.target.model.n_ctx_train})"
+            )
+        if max_tokens != -1 and max_tokens < 1:
+            raise UsageError(f"-n must be at least 1, or -1 for no limit, got {max_tokens}")
+        history = np.empty(n_ctx + self.schedule.longest + 1, np.int32)
+        history[:n] = prompt
+        if history[:n].min() < 0 or history[:n].max() >= n_vocab:
+            raise UsageError(f"the prompt has token ids outside the target's vocabulary of {n_vocab}")
+        return history
+
+    def _rounds(
+        self, history: Tokens, n: int, max_tokens: int, text: TextStream, progress: FeedProgress | None
+    ) -> Iterator[Step]:
+        began = time.perf_counter()
+        held = self.target.align(history[: n - 1])
+        if held < n - 1:
+            self.target.feed(history[held : n - 1], progress)
+        self.stats.seconds["prefill"] += time.perf_counter() - began
+
+        end = self.target.n_ctx if max_tokens < 0 else min(self.target.n_ctx, n + max_tokens)
+        at_end: FinishReason = "length" if end == n + max_tokens else "context"
+        reason: FinishReason | None = None
+        while reason is None:
+            step = self._round(history[:n], end - n, text)
+            history[n : n + len(step.tokens)] = step.tokens
+            n += len(step.tokens)
+            reason = step.finish_reason or (at_end if n == end else None)
+            if reason is not None:
+                step = _finished(step, reason, text)
+            yield step
+
+    def _round(self, history: Tokens, room: int, text: TextStream) -> Step:
+        """One draft and its verification. The target's cache holds all of ``history`` but its last token."""
+        clock = [time.perf_counter()]
+        draft = self.drafter.propose(history, self.schedule.limit(room))
+        x = draft.tokens if self.schedule.worth_verifying(len(draft)) else ()
+        clock.append(time.perf_counter())
+
+        rows = self.target.score(np.array([history[-1], *x], np.int32))
+        clock.append(time.perf_counter())
+
+        p = self._sampler.distributions(rows, history, x)
+        verdict = accept(self.rule, draft.first(len(x)), p, self._rng)
+        clock.append(time.perf_counter())
+
+        tokens, pieces, ended = self._until_stop([*x[: verdict.accepted], verdict.token], text)
+        kept = min(verdict.accepted, len(tokens))
+        self.target.rollback(len(history) + kept)
+        self.stats.count(drafted=len(x), accepted=kept, emitted=len(tokens))
+        clock.append(time.perf_counter())
+        self.stats.time(clock, drafted=len(x))
+        return Step(tokens, pieces, kept, len(x), draft.source, finish_reason="stop" if ended else None)
+
+    def _until_stop(
+        self, tokens: Sequence[int], text: TextStream
+    ) -> tuple[tuple[int, ...], tuple[str, ...], bool]:
+        """The stop policy: an end-of-generation token is not emitted; the token that completes a stop
+        string is, and its text ends before the string."""
+        vocab = self.target.model.vocab
+        pieces: list[str] = []
+        for token in tokens:
+            if vocab.is_eog(token):
+                return tuple(tokens[: len(pieces)]), tuple(pieces), True
+            pieces.append(text.feed(vocab.piece(token)))
+            if text.stopped:
+                return tuple(tokens[: len(pieces)]), tuple(pieces), True
+        return tuple(tokens), tuple(pieces), False
+
+
+def _finished(step: Step, reason: FinishReason, text: TextStream) -> Step:
+    return Step(step.tokens, step.pieces, step.accepted, step.drafted, step.source, text.finish(), reason)

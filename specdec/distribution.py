@@ -1,0 +1,76 @@
+"""A probability distribution over token ids, held on its support."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .tokens import Tokens
+
+Probs = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """ids: int32 [n], each once; probs: float64 [n], all positive, summing to 1."""
+
+    ids: Tokens
+    probs: Probs
+
+    @classmethod
+    def point(cls, token: int) -> Distribution:
+        """All mass on one token: greedy decoding, or a draft that was looked up rather than drawn."""
+        return cls(np.array([token], np.int32), np.ones(1))
+
+    @classmethod
+    def from_logits(cls, ids: Tokens, logits: npt.NDArray[np.float32]) -> Distribution:
+        """The softmax of the candidates' logits, in float64; candidates at minus infinity are left out.
+
+        ids: int32 [n]; logits: float32 [n]. Both are copied. Raises ValueError when no logit is finite.
+        """
+        alive = np.isfinite(logits)
+        if not alive.all():
+            ids, logits = ids[alive], logits[alive]
+        if not len(ids):
+            raise ValueError("no candidate has a finite logit: nothing can be sampled")
+        weights = np.exp(logits.astype(np.float64) - float(logits.max()))
+        weights /= weights.sum()
+        return cls(ids.copy(), weights)
+
+    def prob(self, token: int) -> float:
+        """The token's probability, 0 outside the support."""
+        where = np.flatnonzero(self.ids == token)
+        return float(self.probs[where[0]]) if where.size else 0.0
+
+    def sample(self, rng: np.random.Generator) -> int:
+        """Draws a token."""
+        if len(self.ids) == 1:
+            return int(self.ids[0])
+        cumulative = self.probs.cumsum()
+        at = int(cumulative.searchsorted(rng.random() * cumulative[-1], side="right"))
+        return int(self.ids[min(at, len(self.ids) - 1)])
+
+    def excess(self, scale: float, q: Distribution) -> Probs:
+        """max(0, scale · p(x) − q(x)) for each x of this support, float64 [n]."""
+        return np.maximum(scale * self.probs - q.on(self.ids), 0.0)
+
+    def residual(self, scale: float, q: Distribution) -> Distribution:
+        """norm(max(0, scale · p − q)), what is left for the next token after a rejection."""
+        excess = self.excess(scale, q)
+        total = excess.sum()
+        if total <= 0.0:  # p and q agree to rounding: no rejection had a chance worth the name
+            return self
+        keep = excess > 0.0
+        return Distribution(self.ids[keep], excess[keep] / total)
+
+    def on(self, ids: Tokens) -> Probs:
+        """The probabilities of the given ids, float64 [m]."""
+        if len(self.ids) == 1:
+            return np.where(ids == self.ids[0], self.probs[0], 0.0)
+        order = self.ids.argsort()
+        at = self.ids.searchsorted(ids, sorter=order)
+        at[at == len(order)] = 0
+        found = order[at]
+        return np.where(self.ids[found] == ids, self.probs[found], 0.0)

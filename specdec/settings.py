@@ -1,0 +1,142 @@
+"""What a user may choose, with llama.cpp's names and defaults. Cheap to import: the command line reads it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .errors import UsageError
+
+ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+DRY_BREAKERS = ("\n", ":", '"', "*")
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """llama-cli's samplers, names and defaults (``common_params_sampling``).
+
+    A sampler at its neutral value is left out of the chain. temperature ≤ 0 is greedy decoding.
+    samplers: their order; those not named are off. seed: None draws one.
+    Raises UsageError for values no chain can be made of.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    repeat_last_n: int = 64
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: tuple[str, ...] = DRY_BREAKERS
+    samplers: tuple[str, ...] = ORDER
+    ignore_eos: bool = False
+    logit_bias: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.samplers if name not in ORDER]
+        if unknown:
+            hint = (
+                "it has no distribution per position to verify a draft against"
+                if "mirostat" in unknown[0]
+                else f"known are {';'.join(ORDER)}"
+            )
+            raise UsageError(f"sampler {unknown[0]!r} cannot be used: {hint}")
+        if len(set(self.samplers)) != len(self.samplers):
+            raise UsageError(f"--samplers names a sampler twice: {';'.join(self.samplers)}")
+        if not all(math.isfinite(v) for v in vars(self).values() if isinstance(v, float)):
+            raise UsageError("sampling parameters must be finite numbers")
+        if self.repeat_penalty <= 0.0:
+            raise UsageError(f"--repeat-penalty must be above 0, got {self.repeat_penalty:g}")
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """The samplers that do something, in order."""
+        on = {
+            "penalties": self.repeat_last_n != 0
+            and (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0),
+            "dry": self.dry_multiplier != 0.0 and self.dry_base >= 1.0 and self.dry_penalty_last_n != 0,
+            "top_n_sigma": self.top_n_sigma > 0.0,
+            "top_k": self.top_k > 0,
+            "typ_p": self.typical_p < 1.0,
+            "top_p": self.top_p < 1.0,
+            "min_p": self.min_p > 0.0,
+            "xtc": self.xtc_probability > 0.0 and self.xtc_threshold <= 0.5,
+            "temperature": self.temperature != 1.0,
+        }
+        return tuple(name for name in self.samplers if on[name])
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the chain's answer depends on the tokens before (penalties, DRY)."""
+        return not {"penalties", "dry"}.isdisjoint(self.active)
+
+    @property
+    def window(self) -> int:
+        """How many of the last tokens penalties may touch; a negative value means all of them."""
+        active = self.active
+        lengths = [self.repeat_last_n] if "penalties" in active else []
+        lengths += [self.dry_penalty_last_n] if "dry" in active else []
+        return -1 if any(n < 0 for n in lengths) else max(lengths, default=0)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How the models are loaded; llama.cpp's ``-c -cd -t -td -ngl -ngld``.
+
+    n_ctx: the target's context in tokens, 0 for what the model was trained with; n_ctx_draft: the
+    drafter's, None for as much as the target's and the drafter's training allow. threads: None for the
+    physical cores. gpu_layers: None for llama.cpp's default, negative for all.
+    """
+
+    n_ctx: int = 4096
+    n_ctx_draft: int | None = None
+    threads: int | None = None
+    threads_draft: int | None = None
+    gpu_layers: int | None = None
+    gpu_layers_draft: int | None = None
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Who drafts, how far, and which rule judges the draft.
+
+    drafter: None for the model when there is one, else lookup. p_min: the drafter's probability below
+    which it stops. typical_threshold is used by ``accept="typical"`` alone, which is lossy.
+    """
+
+    drafter: Literal["model", "lookup", "none"] | None = None
+    draft_max: int = 8
+    draft_min: int = 0
+    p_min: float = 0.0
+    ngram_max: int = 3
+    ngram_min: int = 1
+    accept: Literal["block", "token", "typical"] = "block"
+    typical_threshold: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.draft_max < 1:
+            raise UsageError(
+                f"--draft-max must be at least 1, got {self.draft_max}; --drafter none never drafts"
+            )
+        if not 0 <= self.draft_min <= self.draft_max:
+            raise UsageError(f"--draft-min must be 0 to --draft-max ({self.draft_max}), got {self.draft_min}")
+        if not 0.0 <= self.p_min <= 1.0:
+            raise UsageError(f"--draft-p-min is a probability, got {self.p_min:g}")
+        if not 1 <= self.ngram_min <= self.ngram_max:
+            raise UsageError(
+                f"n-gram lengths must satisfy 1 <= min <= max, got {self.ngram_min} and {self.ngram_max}"
+            )
+        if not 0.0 < self.typical_threshold <= 1.0:
+            raise UsageError(
+                f"the typical threshold must be above 0 and at most 1, got {self.typical_threshold:g}"
+            )

