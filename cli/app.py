@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from specdec import __version__
@@ -16,8 +17,22 @@ from . import generate, models
 
 INTERRUPTED = 130
 
+
+class ReaderGoneError(Exception):
+    """Whoever read our output has closed the pipe. (A plain OSError, Typer would turn into exit code 1.)"""
+
+
+class Group(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderGoneError from error
+
+
 app = typer.Typer(
     name="specdec",
+    cls=Group,
     help="Speculative decoding for GGUF models: a small drafter guesses ahead, the target checks the guesses "
     "in one pass, and the text comes out faster without changing.\n\n"
     'Try: specdec generate "Explain why the sky is blue."',
@@ -53,7 +68,7 @@ def main() -> None:
         code = _complain(error.format_message(), error.exit_code)
     except SpecdecError as error:
         code = _complain(str(error), error.exit_code)
-    except BrokenPipeError:
+    except ReaderGoneError:
         # The reader has gone; so that the interpreter's own flush at exit does not complain either:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

@@ -6,12 +6,12 @@ import json
 import logging
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from specdec.errors import UsageError
+from specdec.errors import AbortedError, UsageError
 
-from .interrupts import interruptible
 from .options import DraftOptions, ModelOptions, OutputOptions, PromptOptions, SamplingOptions, takes
 from .prompt import read_prompt
 
@@ -53,22 +53,32 @@ def generate(
 
     from specdec import Engine
 
+    from .interrupts import interruptible
     from .locate import locate_pair
     from .view import View
 
-    with View(color=output.color, quiet=output.quiet) as view, _log_shown(view, output.verbose):
+    with (
+        View(color=output.color, quiet=output.quiet) as view,
+        _log_shown(view, output.verbose),
+        interruptible() as signals,
+    ):
         target, draft = locate_pair(models, drafting, quiet=output.quiet)
         with view.loading("loading the models") as share:
-            engine = Engine(target, draft, loading=models.loading(), drafting=drafting, progress=share)
-        with engine, interruptible(engine.abort):
+            engine = Engine(
+                target,
+                draft,
+                loading=models.loading(),
+                drafting=drafting,
+                progress=share,
+                abort=signals.abort,
+            )
+        with engine:
             decoder = engine.decoder(params, seed)
             run = Run(engine, decoder, seed)
             run.go(_tokens(engine, prompt, raw=asked.raw), asked, view, streamed=not output.json_)
             if output.json_:
                 view.write(json.dumps(run.as_dict(), ensure_ascii=False) + "\n", from_draft=False)
             view.summary(run.summary())
-    if run.finish_reason == "interrupted":
-        raise KeyboardInterrupt
 
 
 def _tokens(engine: Engine, prompt: str, *, raw: bool) -> Tokens:
@@ -92,20 +102,14 @@ class Run:
     def go(self, prompt: Tokens, asked: PromptOptions, view: View, *, streamed: bool) -> None:
         """Generates to the end; an interruption ends it with what was written kept."""
         self._n_prompt = len(prompt)
-        with view.loading("reading the prompt") as share:
-            steps = self._decoder.generate(
-                prompt, asked.max_tokens, stop=asked.stop or (), progress=lambda n, of: share(n / of)
-            )
-            step = self._next(steps)
-        while step is not None:
-            self._take(step, view, streamed)
-            step = self._next(steps) if step.finish_reason is None else None
-
-    def _next(self, steps: Iterator[Step]) -> Step | None:
-        try:
-            return next(steps)
-        except KeyboardInterrupt:
-            return None
+        with suppress(AbortedError, KeyboardInterrupt):
+            with view.loading("reading the prompt") as share:
+                steps = self._decoder.generate(
+                    prompt, asked.max_tokens, stop=asked.stop or (), progress=lambda n, of: share(n / of)
+                )
+                first = next(steps)
+            for step in chain([first], steps):
+                self._take(step, view, streamed)
 
     def _take(self, step: Step, view: View, streamed: bool) -> None:
         self._tokens += step.tokens
@@ -162,7 +166,7 @@ class Run:
         lines = [speed]
         if stats.drafted:
             lines.append(
-                f"{decoder.drafter.name} drafter: {stats.accepted} of {stats.drafted} drafted tokens accepted "
+                f"{decoder.drafter.name} drafter: {stats.accepted} of {stats.drafted} drafted accepted "
                 f"({stats.acceptance_rate:.1%}), {stats.mean_accepted_length:.2f} tokens a round, "
                 f"{stats.rounds} rounds"
             )

@@ -1,59 +1,73 @@
-"""Signals while llama.cpp is busy: a decode in progress is stopped, not waited for."""
+"""Signals while llama.cpp is busy: the work is stopped at once, and nothing is lost on the way out."""
 
 from __future__ import annotations
 
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+
+from specdec.backend import Abort
+from specdec.errors import AbortedError
+
+ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
-class Stoppable(Protocol):
-    """What a signal sets: ``specdec.backend.Abort``."""
+class Signals:
+    """What a signal does: it sets ``abort``, and raises where no C code stands in between."""
 
-    def set(self) -> None: ...
+    def __init__(self) -> None:
+        self.abort = Abort()
+        self._received: int | None = None
 
-    def clear(self) -> None: ...
+    def receive(self, number: int, _frame: FrameType | None) -> None:
+        """The handler."""
+        self._received = number
+        self.abort.set()
+        if not self.abort.busy:
+            self.leave()
 
+    def leave(self) -> None:
+        """Raises what the signal that was received stands for; nothing when there was none."""
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._received is not None:
+            raise SystemExit(128 + self._received)
 
-TERMINATORS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    def watch(self, wakeups: socket.socket) -> None:
+        """Sets ``abort`` as soon as a signal comes, until the socket is closed."""
+        while numbers := wakeups.recv(64):
+            if not set(ENDING).isdisjoint(numbers):
+                self.abort.set()
 
 
 @contextmanager
-def interruptible(abort: Stoppable) -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, SIGTERM and SIGHUP SystemExit, also in the middle of a decode.
+def interruptible() -> Iterator[Signals]:
+    """Ctrl-C raises KeyboardInterrupt, SIGTERM and SIGHUP SystemExit, promptly also while llama.cpp computes.
 
-    Python runs its handlers only between bytecodes, so not while C computes; but it notes each signal
-    on the wakeup descriptor at once, and a thread that reads it sets ``abort``.
+    Python runs its handlers only between bytecodes, so not while C computes; but it notes each signal on
+    the wakeup descriptor at once, and a thread that reads it sets the abort. What the signal stands for is
+    raised at the latest when the block ends, so the block may finish its output first.
     """
+    signals = Signals()
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    handlers = {number: signal.signal(number, _leave) for number in TERMINATORS}
-    watcher = threading.Thread(target=_watch, args=(reader, abort), daemon=True)
+    handlers = {number: signal.signal(number, signals.receive) for number in ENDING}
+    watcher = threading.Thread(target=signals.watch, args=(reader,), daemon=True)
     watcher.start()
     try:
-        yield
+        yield signals
+    except AbortedError:
+        signals.leave()
+        raise
     finally:
-        signal.set_wakeup_fd(before)
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(before)
         writer.close()
         watcher.join()
         reader.close()
-        abort.clear()
-
-
-def _watch(reader: socket.socket, abort: Stoppable) -> None:
-    ending = {signal.SIGINT, *TERMINATORS}
-    while numbers := reader.recv(64):
-        if not ending.isdisjoint(numbers):
-            abort.set()
-
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+    signals.leave()

@@ -15,7 +15,6 @@ from specdec.settings import Drafting
 
 from .options import ModelOptions
 
-
 A_WHILE = 500_000_000  # bytes; less than that is written or checked in a second or two
 
 

@@ -28,9 +28,10 @@ LoadProgress = Callable[[float], None]
 class Engine:
     """Owns the loaded models and their contexts; a context manager that frees them.
 
-    target, draft: paths of GGUF files; draft may be None. progress: called with the share of
-    all bytes that is loaded, 0 to 1. Raises UsageError, before anything is loaded, for a file that is
-    missing, broken or generates no text, and for a drafter whose vocabulary means something else.
+    target, draft: paths of GGUF files; draft may be None. progress: called with the share of all bytes
+    that is loaded, 0 to 1. abort: stops loading and generating, which raise AbortedError. Raises UsageError,
+    before anything is loaded, for a file that is missing, broken or generates no text, and for a drafter
+    whose vocabulary means something else.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Engine:
         loading: Loading = Loading(),
         drafting: Drafting = Drafting(),
         progress: LoadProgress | None = None,
+        abort: Abort | None = None,
     ) -> None:
         began = time.perf_counter()
         self.drafting = drafting
@@ -50,9 +52,11 @@ class Engine:
         self.shared_vocab = _checked(target, draft if self.kind == "model" else None)
         report = progress or (lambda _share: None)
         weight = _share_of(target, draft) if self.kind == "model" else 1.0
-        self.abort = Abort()
+        self.abort = abort or Abort()
         self.draft: Context | None = None
-        model = Model(target, gpu_layers=loading.gpu_layers, progress=lambda s: report(s * weight))
+        model = Model(
+            target, gpu_layers=loading.gpu_layers, progress=lambda s: report(s * weight), abort=self.abort
+        )
         self._models = [model]
         try:
             n_outputs = 1 if self.kind == "none" else drafting.draft_max + 1
@@ -68,7 +72,7 @@ class Engine:
 
     def _load_draft(self, draft: Path, loading: Loading, report: LoadProgress) -> Context:
         layers = loading.gpu_layers if loading.gpu_layers_draft is None else loading.gpu_layers_draft
-        model = Model(draft, gpu_layers=layers, progress=lambda share: report(share))
+        model = Model(draft, gpu_layers=layers, progress=report, abort=self.abort)
         self._models.append(model)
         n_ctx = loading.n_ctx_draft
         if n_ctx is None:

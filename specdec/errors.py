@@ -19,6 +19,10 @@ class DecodeError(SpecdecError):
     """llama.cpp could not run a batch (``llama_decode`` returned something other than 0)."""
 
 
+class AbortedError(SpecdecError):
+    """A load or a pass was stopped by :class:`specdec.backend.Abort`."""
+
+
 class RollbackError(SpecdecError):
     """A context's memory did not forget what it was told to forget."""
 

@@ -14,22 +14,21 @@ import os
 import re
 import secrets
 import shutil
+import struct
 import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from gguf import (
     GGUF_DEFAULT_ALIGNMENT,
     GGMLQuantizationType,
-    GGUFReader,
     GGUFValueType,
     GGUFWriter,
     LlamaFileType,
-    ReaderTensor,
     dequantize,
     model_weight_count_rounded_notation,
     quantize,
@@ -37,7 +36,7 @@ from gguf import (
 from numpy.typing import NDArray
 
 from .errors import SpecdecError, UsageError
-from .gguf_file import GGUFFile
+from .gguf_file import GGUFFile, Tensor
 
 RECIPE_KEY = "specdec.widened.recipe"
 SOURCE_KEY = "specdec.widened.source"
@@ -46,16 +45,23 @@ ABANDONED_AFTER = 3600  # seconds without a write after which another build's te
 _FFN = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)\.weight")
 _ROLES = ("gate", "up", "down")
 _BLOCK_VALUES = 1 << 22  # values unpacked at once: 16 MB of float32
-_SCALARS = {  # bytes of a metadata value
-    **dict.fromkeys((GGUFValueType.UINT8, GGUFValueType.INT8, GGUFValueType.BOOL), 1),
-    **dict.fromkeys((GGUFValueType.UINT16, GGUFValueType.INT16), 2),
-    **dict.fromkeys((GGUFValueType.UINT32, GGUFValueType.INT32, GGUFValueType.FLOAT32), 4),
-    **dict.fromkeys((GGUFValueType.UINT64, GGUFValueType.INT64, GGUFValueType.FLOAT64), 8),
+_SCALARS = {  # struct's codes of the metadata types of fixed size
+    GGUFValueType.UINT8: "B",
+    GGUFValueType.INT8: "b",
+    GGUFValueType.UINT16: "H",
+    GGUFValueType.INT16: "h",
+    GGUFValueType.UINT32: "I",
+    GGUFValueType.INT32: "i",
+    GGUFValueType.UINT64: "Q",
+    GGUFValueType.INT64: "q",
+    GGUFValueType.FLOAT32: "f",
+    GGUFValueType.FLOAT64: "d",
+    GGUFValueType.BOOL: "?",
 }
 
 
 class Value(NamedTuple):
-    """A metadata value, its GGUF type and, for an array, the type of its elements."""
+    """A metadata value, its GGUF type and, for an array, the type of its elements. Strings are bytes."""
 
     value: Any
     kind: GGUFValueType
@@ -66,10 +72,11 @@ class Value(NamedTuple):
 class Plan:
     """A widened file before it is written: all that is in it but the weights, and its exact size in bytes."""
 
+    source: Path
     factor: int
     arch: str
     metadata: dict[str, Value]
-    tensors: list[ReaderTensor]  # of the source, in its order
+    tensors: tuple[Tensor, ...]  # of the source, in its order
     header_bytes: int
     total_bytes: int
 
@@ -100,57 +107,72 @@ def is_widened(path: Path, source: Path | None, factor: int) -> bool:
 
 
 def plan(source: Path, factor: int) -> Plan:
-    """Read what the widened file needs to know of ``source`` (about 2 s for 50,000 tokens).
+    """Read what the widened file needs to know of ``source``.
 
     Raises UsageError when the source is broken or is not a model with plain gate/up/down tensors.
     """
-    if len(GGUFFile.read(source).parts) > 1:  # read for its errors, which are better than GGUFReader's
+    file = GGUFFile.read(source)
+    if len(file.parts) > 1:
         raise UsageError(
             f"{source}: cannot be widened: it is one part of a split model; merge the parts first"
         )
-    try:
-        reader = GGUFReader(source)
-        metadata = _metadata(reader)
-        arch = str(metadata["general.architecture"].value)
-        blocks = int(metadata[f"{arch}.block_count"].value)
-        ffn = metadata[f"{arch}.feed_forward_length"]
-    except (ValueError, KeyError, IndexError, OSError) as error:
-        raise UsageError(f"{source}: cannot be widened: not a readable language model ({error})") from error
-    _require_plain(source, arch, blocks, reader.tensors)
-    metadata.update(_changed(source, factor, arch, ffn, metadata, reader.tensors))
-    header = _header_bytes(metadata, reader.tensors)
-    weights = sum(_padded(_bytes(tensor, factor)) for tensor in reader.tensors)
-    return Plan(factor, arch, metadata, reader.tensors, header, header + weights)
+    _require_plain(file)
+    metadata = _read_metadata(source)
+    metadata.update(_changed(file, metadata, factor))
+    header = _header_bytes(metadata, file.tensors)
+    weights = sum(_padded(_bytes(tensor, factor)) for tensor in file.tensors)
+    return Plan(source, factor, file.architecture, metadata, file.tensors, header, header + weights)
 
 
-def _metadata(reader: GGUFReader) -> dict[str, Value]:
-    """The source's metadata, without what is about its own layout."""
-    kept = {}
-    for key, field in reader.fields.items():
-        empty = field.types[:1] == [GGUFValueType.ARRAY] and not field.data  # GGUFWriter cannot write one
-        if not empty and not key.startswith("GGUF.") and key != "general.alignment":
-            element = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
-            kept[key] = Value(field.contents(), field.types[0], element)
-    return kept
+def _read_metadata(source: Path) -> dict[str, Value]:
+    """The metadata with its types, of a file known to be sound, without what is about its own layout."""
+    metadata = {}
+    with source.open("rb") as file:
+        _, _, _, count = _unpack(file, "4sIQQ")
+        for _ in range(count):
+            key = _read_value(file, GGUFValueType.STRING).value.decode()
+            metadata[key] = _read_value(file, GGUFValueType(_unpack(file, "I")[0]))
+    metadata.pop("general.alignment", None)
+    return {key: value for key, value in metadata.items() if value.value != []}  # GGUFWriter refuses those
 
 
-def _changed(
-    source: Path, factor: int, arch: str, ffn: Value, metadata: dict[str, Value], tensors: list[ReaderTensor]
-) -> dict[str, Value]:
+def _read_value(file: BinaryIO, kind: GGUFValueType) -> Value:
+    if kind == GGUFValueType.STRING:
+        return Value(file.read(_unpack(file, "Q")[0]), kind)
+    if kind != GGUFValueType.ARRAY:
+        return Value(_unpack(file, _SCALARS[kind])[0], kind)
+    code, count = _unpack(file, "IQ")
+    element = GGUFValueType(code)
+    if element == GGUFValueType.STRING:
+        return Value([file.read(_unpack(file, "Q")[0]) for _ in range(count)], kind, element)
+    return Value(list(_unpack(file, f"{count}{_SCALARS[element]}")), kind, element)
+
+
+def _unpack(file: BinaryIO, codes: str) -> tuple[Any, ...]:
+    return struct.unpack(f"<{codes}", file.read(struct.calcsize(f"<{codes}")))
+
+
+def _changed(file: GGUFFile, metadata: dict[str, Value], factor: int) -> dict[str, Value]:
     """The metadata that tells the widened file from its source."""
-    name = metadata["general.name"].value if "general.name" in metadata else source.stem
-    width = [n * factor for n in ffn.value] if isinstance(ffn.value, list) else ffn.value * factor
-    parameters = sum(int(np.prod(_shape(tensor, factor))) for tensor in tensors)
+    key = f"{file.architecture}.feed_forward_length"
+    width = metadata[key].value
+    wider = [n * factor for n in width] if isinstance(width, list) else width * factor
+    name = file.text("general.name") or file.path.stem
+    parameters = sum(int(np.prod(_shape(tensor, factor))) for tensor in file.tensors)
     note = f"{name} with a feed-forward part {factor} times as wide; the added weights do nothing."
     return {
-        f"{arch}.feed_forward_length": ffn._replace(value=width),
-        "general.name": Value(f"{name} widened x{factor}", GGUFValueType.STRING),
-        "general.description": Value(note, GGUFValueType.STRING),
-        "general.size_label": Value(model_weight_count_rounded_notation(parameters), GGUFValueType.STRING),
+        key: metadata[key]._replace(value=wider),
+        "general.name": _string(f"{name} widened x{factor}"),
+        "general.description": _string(note),
+        "general.size_label": _string(model_weight_count_rounded_notation(parameters)),
         "general.file_type": Value(int(LlamaFileType.MOSTLY_BF16), GGUFValueType.UINT32),
-        SOURCE_KEY: Value(_identity(source), GGUFValueType.STRING),
-        RECIPE_KEY: Value(_recipe(factor), GGUFValueType.STRING),
+        SOURCE_KEY: _string(_identity(file.path)),
+        RECIPE_KEY: _string(_recipe(factor)),
     }
+
+
+def _string(text: str) -> Value:
+    return Value(text.encode(), GGUFValueType.STRING)
 
 
 def _identity(source: Path) -> str:
@@ -161,42 +183,51 @@ def _recipe(factor: int) -> str:
     return f"x{factor}, recipe 1"  # the number goes up when the same source gives other bytes
 
 
-def _require_plain(source: Path, arch: str, blocks: int, tensors: list[ReaderTensor]) -> None:
+def _require_plain(file: GGUFFile) -> None:
     """Raise UsageError unless each layer is gate, up and down and nothing else depends on their width."""
 
     def refuse(reason: str) -> UsageError:
         needs = "widening needs plain ffn_gate, ffn_up and ffn_down tensors, as llama and qwen2 have"
-        return UsageError(f"{source}: cannot be widened: {reason} (architecture {arch}); {needs}")
+        return UsageError(
+            f"{file.path}: cannot be widened: {reason} (architecture {file.architecture}); {needs}"
+        )
 
-    found = {(int(match[1]), match[2]) for t in tensors if (match := _FFN.fullmatch(t.name))}
-    for missing in sorted({(block, role) for block in range(blocks) for role in _ROLES} - found):
-        raise refuse(f"layer {missing[0]} has no ffn_{missing[1]}")
-    for tensor in tensors:
+    for key in ("block_count", "feed_forward_length"):
+        if f"{file.architecture}.{key}" not in file.metadata:
+            raise refuse(f"it does not say its {key}")
+    layers = file.integer(f"{file.architecture}.block_count") or 0
+    found = {(int(match[1]), match[2]) for t in file.tensors if (match := _FFN.fullmatch(t.name))}
+    for layer, role in sorted({(layer, role) for layer in range(layers) for role in _ROLES} - found):
+        raise refuse(f"layer {layer} has no ffn_{role}")
+    for tensor in file.tensors:
         ffn = ".ffn_" in tensor.name and ".ffn_norm." not in tensor.name
-        if len(tensor.shape) > 2 or (ffn and not _FFN.fullmatch(tensor.name)):
+        matrix_or_vector = len(tensor.shape) in (1, 2) and 0 not in tensor.shape
+        if not matrix_or_vector or (ffn and not _FFN.fullmatch(tensor.name)):
             raise refuse(f"it has a tensor {tensor.name}")
         try:
-            dequantize(tensor.data if len(tensor.shape) == 1 else tensor.data[:1], tensor.tensor_type)
-        except NotImplementedError as error:
-            raise refuse(f"{tensor.name} is of type {tensor.tensor_type.name}") from error
+            dequantize(_packed_rows(file.path, tensor)[:1], GGMLQuantizationType[tensor.type])
+        except (KeyError, NotImplementedError) as error:
+            raise refuse(f"{tensor.name} is of type {tensor.type}") from error
 
 
-def _role(tensor: ReaderTensor) -> str:
+def _role(tensor: Tensor) -> str:
     """'gate', 'up', 'down', or '' for a tensor that is not widened."""
     match = _FFN.fullmatch(tensor.name)
     return match[2] if match else ""
 
 
-def _shape(tensor: ReaderTensor, factor: int) -> tuple[int, ...]:
+def _shape(tensor: Tensor, factor: int) -> tuple[int, ...]:
     """The widened tensor's shape, rows first."""
-    shape = tuple(int(n) for n in reversed(tensor.shape))
+    if len(tensor.shape) == 1:
+        return tensor.shape
+    columns, rows = tensor.shape
     role = _role(tensor)
     if role == "down":
-        return shape[0], shape[1] * factor
-    return (shape[0] * factor, shape[1]) if role else shape
+        return rows, columns * factor
+    return (rows * factor, columns) if role else (rows, columns)
 
 
-def _bytes(tensor: ReaderTensor, factor: int) -> int:
+def _bytes(tensor: Tensor, factor: int) -> int:
     shape = _shape(tensor, factor)
     return int(np.prod(shape)) * (4 if len(shape) == 1 else 2)
 
@@ -205,23 +236,21 @@ def _padded(n_bytes: int) -> int:
     return GGUFWriter.ggml_pad(n_bytes, GGUF_DEFAULT_ALIGNMENT)
 
 
-def _header_bytes(metadata: dict[str, Value], tensors: list[ReaderTensor]) -> int:
+def _header_bytes(metadata: dict[str, Value], tensors: tuple[Tensor, ...]) -> int:
     """Bytes before the first tensor: magic, version, counts, metadata, tensor directory, padding."""
-    pairs = sum(_text_bytes(key) + 4 + _value_bytes(*value) for key, value in metadata.items())
-    directory = sum(_text_bytes(tensor.name) + 16 + 8 * len(tensor.shape) for tensor in tensors)
+    pairs = sum(8 + len(key.encode()) + 4 + _value_bytes(value) for key, value in metadata.items())
+    directory = sum(8 + len(tensor.name.encode()) + 16 + 8 * len(tensor.shape) for tensor in tensors)
     return _padded(24 + pairs + directory)
 
 
-def _value_bytes(value: Any, kind: GGUFValueType, element: GGUFValueType | None) -> int:
-    if kind == GGUFValueType.STRING:
-        return _text_bytes(value)
-    if element is not None:
-        return 12 + sum(_value_bytes(item, element, None) for item in value)
-    return _SCALARS[kind]
-
-
-def _text_bytes(text: str) -> int:
-    return 8 + len(text.encode())
+def _value_bytes(value: Value) -> int:
+    if value.kind == GGUFValueType.STRING:
+        return 8 + len(value.value)
+    if value.element is None:
+        return struct.calcsize(_SCALARS[value.kind])
+    if value.element == GGUFValueType.STRING:
+        return 12 + sum(8 + len(text) for text in value.value)
+    return 12 + len(value.value) * struct.calcsize(_SCALARS[value.element])
 
 
 # --- writing it -------------------------------------------------------------------------------------------
@@ -267,7 +296,7 @@ def _write_file(plan: Plan, path: Path, progress: Callable[[int, int], None]) ->
     writer = GGUFWriter(None, plan.arch)
     for key, value in plan.metadata.items():
         if key != "general.architecture":  # the writer has put it first
-            writer.add_key_value(key, value.value, value.kind, value.element)
+            writer.add_key_value(key, *value)
     for tensor in plan.tensors:
         shape = _shape(tensor, plan.factor)
         kind = GGMLQuantizationType.F32 if len(shape) == 1 else GGMLQuantizationType.BF16
@@ -280,7 +309,7 @@ def _write_file(plan: Plan, path: Path, progress: Callable[[int, int], None]) ->
         writer.write_ti_data_to_file()
         done = plan.header_bytes
         for tensor in plan.tensors:
-            writer.write_tensor_data(_widened(tensor, plan.factor))
+            writer.write_tensor_data(_widened(plan.source, tensor, plan.factor))
             done += _padded(_bytes(tensor, plan.factor))
             progress(done, plan.total_bytes)
     finally:
@@ -302,11 +331,12 @@ def _settle(plan: Plan, partial: Path, destination: Path) -> None:
             raise
 
 
-def _widened(tensor: ReaderTensor, factor: int) -> NDArray[Any]:
+def _widened(source: Path, tensor: Tensor, factor: int) -> NDArray[Any]:
     """The tensor to write: float32 for a vector, BF16 bits (uint16) for a matrix."""
+    packed = _packed_rows(source, tensor)
     if len(tensor.shape) == 1:
-        return dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
-    original = _bf16(tensor)
+        return dequantize(packed[0], GGMLQuantizationType[tensor.type])
+    original = _bf16(packed, tensor)
     role = _role(tensor)
     if not role:
         return original
@@ -318,13 +348,20 @@ def _widened(tensor: ReaderTensor, factor: int) -> NDArray[Any]:
     return wide
 
 
-def _bf16(tensor: ReaderTensor) -> NDArray[np.uint16]:
+def _packed_rows(source: Path, tensor: Tensor) -> NDArray[np.uint8]:
+    """A view of the tensor as it lies in the file: uint8 [rows, bytes]; a vector is one row."""
+    flat = np.memmap(source, np.uint8, "r", tensor.offset, tensor.nbytes)
+    rows = tensor.shape[1] if len(tensor.shape) == 2 else 1
+    return flat.reshape(rows, -1)
+
+
+def _bf16(packed: NDArray[np.uint8], tensor: Tensor) -> NDArray[np.uint16]:
     """The matrix as BF16 bits, unpacked a few rows at a time: a whole one as float32 is hundreds of MB."""
-    columns, rows = (int(n) for n in tensor.shape)
+    columns, rows = tensor.shape
     step = max(1, _BLOCK_VALUES // columns)
     bits = np.empty((rows, columns), np.uint16)
     for start in range(0, rows, step):
-        values = dequantize(tensor.data[start : start + step], tensor.tensor_type)
+        values = dequantize(packed[start : start + step], GGMLQuantizationType[tensor.type])
         bits[start : start + step] = quantize(values, GGMLQuantizationType.BF16).view(np.uint16)
     return bits
 

@@ -378,7 +378,7 @@ FAILURES = [
         "no such repository on Hugging Face: check the name, or run for a private one: hf auth login",
     ),
     (
-        answer(errors.RemoteEntryNotFoundError),
+        answer(getattr(errors, "RemoteEntryNotFoundError", errors.EntryNotFoundError)),  # since 1.0
         UsageError,
         "the repository has no such file: see https://huggingface.co/owner/repo/tree/main",
     ),

@@ -50,7 +50,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "greedy with bias": dict(logit_bias={5: 1000.0}, temperature=0.0),
     "no end": dict(ignore_eos=True, temperature=0.0, top_k=2),
     "order": dict(samplers=("min_p", "top_k", "temperature"), top_k=6, min_p=0.02, temperature=1.3),
-    "temperature first": dict(samplers=("temperature", "top_k", "top_p"), top_k=9, top_p=0.8, temperature=2.0),
+    "temperature first": dict(samplers=("temperature", "top_k", "top_p"), top_k=9, top_p=0.8, temperature=2),
     "only penalties": dict(samplers=("penalties",), repeat_penalty=1.2, temperature=0.0),
     "everything": dict(
         temperature=0.9, top_k=30, top_p=0.9, min_p=0.02, typical_p=0.9, top_n_sigma=3.0, xtc_probability=1.0,

@@ -48,6 +48,7 @@ class Screen(pyte.Screen):
         super().__init__(columns, lines)
         self.history: list[str] = []
         self.keeps_wrap = keeps_wrap
+        self.keeps_region = False  # over a resize; hardly any terminal does
 
     def draw(self, data: str) -> None:
         for char in data:  # pyte drops all that follows a joiner in the same call
@@ -96,7 +97,9 @@ class Screen(pyte.Screen):
             for x in [x for x in row if x >= columns]:
                 del row[x]
         self.cursor.x, self.cursor.y = min(self.cursor.x, columns), self.cursor.y - surplus
-        self.lines, self.columns, self.margins = lines, columns, None
+        self.lines, self.columns = lines, columns
+        if not self.keeps_region:
+            self.margins = None
 
     def row(self, y: int) -> str:
         """What row `y` shows."""
@@ -138,9 +141,9 @@ class Terminal:
         """Take in what was written; returns it."""
         os.write(self.slave, b"\0")  # marks the end: the kernel hands over in order, but not at once
         data = b""
-        while not data.endswith(b"\0"):
+        while b"\0" not in data:
             data += os.read(self.master, 65536)
-        return self._take(data[:-1])
+        return self._take(data.replace(b"\0", b""))
 
     def wait_for(self, text: str, seconds: float = 5.0) -> None:
         """Take in what another process writes until `text` is there."""
@@ -350,6 +353,21 @@ def test_width_changes_under_way(terminal: Callable[..., Terminal]) -> None:
             assert occurrences(tty.screen, "37.4") == [tty.screen.lines - 1]
     tty.settle()
     assert tty.screen.transcript() == [f"line {number}" for number in range(150)]
+
+
+def test_resize_that_keeps_the_region(terminal: Callable[..., Terminal]) -> None:
+    tty = terminal(60, 8)
+    tty.screen.keeps_region = True
+    with view_on(tty) as view:
+        for number in range(60):
+            tty.resize(60, 12 if 20 <= number < 40 else 8)
+            view.write(f"line {number}\n", from_draft=False)
+            view.status(FULL)
+            tty.settle()
+            assert tty.screen.margins == (0, tty.screen.lines - 2)
+            assert occurrences(tty.screen, "37.4") == [tty.screen.lines - 1]
+    tty.settle()
+    assert tty.screen.transcript() == [f"line {number}" for number in range(60)]
 
 
 def test_resize_while_a_wrap_is_pending(terminal: Callable[..., Terminal]) -> None:
@@ -733,8 +751,11 @@ def test_stop_and_continue(child: tuple[Terminal, subprocess.Popen[bytes]]) -> N
     """Ctrl-Z hands the shell a whole screen; the bar is back with the process."""
     tty, process = child
     process.send_signal(signal.SIGTSTP)
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status)
+    end, status = time.monotonic() + 5, 0
+    while not os.WIFSTOPPED(status):
+        assert time.monotonic() < end
+        tty.settle()
+        _, status = os.waitpid(process.pid, os.WUNTRACED | os.WNOHANG)
     tty.settle()
     assert tty.screen.margins is None
     assert tty.bar == ""
@@ -779,6 +800,24 @@ def test_column_allows_for_both_widths(text: str) -> None:
     column.advance(text)
     assert column.may_be_full()
     assert not column.is_full()
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "more"),
+    [
+        (15, 12, 9),  # wrapped anew: 3 cells in the second row
+        (15, 12, 7),  # cut: the cursor stays in column 5
+        (25, 30, 5),  # wrapped anew: a single row
+        (15, 3, 0),
+        (15, 15, 0),
+    ],
+)
+def test_column_allows_for_both_ways_to_resize(count: int, width: int, more: int) -> None:
+    column = Column(10)
+    column.advance("x" * count)
+    column.resize(width)
+    column.advance("x" * more)
+    assert column.may_be_full()
 
 
 def test_column_stays_narrow_in_long_lines() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import rollback
-from ..errors import ContextFullError, DecodeError, UsageError
+from ..errors import AbortedError, ContextFullError, DecodeError, UsageError
 from ..tokens import Tokens, common_prefix
 from . import llama
 from .llama import Abort
@@ -67,7 +67,6 @@ class Context:
         self._free = weakref.finalize(self, _free, pointer, self._batch)
         model.contexts.add(self)
         self._token, self._position, self._output = self._batch_views()
-        self._memory = llama_cpp.llama_get_memory(pointer)
         self._held = np.empty(self.n_ctx + 1, np.int32)
         self._n_held = 0
         try:
@@ -105,6 +104,13 @@ class Context:
         return token, position, output
 
     @property
+    def pointer(self) -> llama_cpp.llama_context_p:
+        """The ``llama_context *``. Raises ValueError after :meth:`close`, which also frees the batch."""
+        if self._pointer is None:
+            raise ValueError(f"{self.model.path}: the context is closed")
+        return self._pointer
+
+    @property
     def held(self) -> Tokens:
         """The tokens in the cache, int32 [n]: a view, valid until the next call."""
         return self._held[: self._n_held]
@@ -117,13 +123,12 @@ class Context:
 
         tokens: int32 [n], 1 ≤ n ≤ n_outputs. Returns float32 [n, vocab], a view into llama.cpp's
         buffer (``llama_get_logits``) that the next pass overwrites and :meth:`close` invalidates.
-        Raises ContextFullError, DecodeError, ValueError; KeyboardInterrupt when aborted. A failed pass
+        Raises ContextFullError, DecodeError, ValueError; AbortedError when it was stopped. A failed pass
         leaves the cache as it was.
         """
         n = len(tokens)
         if not 1 <= n <= self.n_outputs:
             raise ValueError(f"score takes 1 to {self.n_outputs} tokens, got {n}")
-        self._output[:n] = 1
         return self._decode(tokens, n)
 
     def feed(self, tokens: Tokens, progress: FeedProgress | None = None) -> Rows:
@@ -135,8 +140,6 @@ class Context:
         rows: Rows | None = None
         for start in range(0, len(tokens), self.n_batch):
             piece = tokens[start : start + self.n_batch]
-            self._output[: len(piece)] = 0
-            self._output[len(piece) - 1] = 1
             rows = self._decode(piece, 1)
             if progress is not None:
                 progress(start + len(piece), len(tokens))
@@ -170,17 +173,17 @@ class Context:
 
     def clear(self) -> None:
         """Empties the cache (``llama_memory_clear``)."""
-        llama_cpp.llama_memory_clear(self._memory, True)
+        llama_cpp.llama_memory_clear(self._memory(), True)
         self._n_held = 0
 
     def remove_cells(self, keep: int) -> bool:
         """Removes the cells at positions ≥ keep; whether it worked (``llama_memory_seq_rm``)."""
-        return bool(llama_cpp.llama_memory_seq_rm(self._memory, SEQUENCE, keep, -1))
+        return bool(llama_cpp.llama_memory_seq_rm(self._memory(), SEQUENCE, keep, -1))
 
     @property
     def last_position(self) -> int:
         """The largest position in the cache (``llama_memory_seq_pos_max``), -1 when it is empty."""
-        return int(llama_cpp.llama_memory_seq_pos_max(self._memory, SEQUENCE))
+        return int(llama_cpp.llama_memory_seq_pos_max(self._memory(), SEQUENCE))
 
     def close(self) -> None:
         """Frees the context. Views of its logits become invalid."""
@@ -195,20 +198,25 @@ class Context:
     ) -> None:
         self.close()
 
+    def _memory(self) -> llama_cpp.llama_memory_t:
+        memory: llama_cpp.llama_memory_t = llama_cpp.llama_get_memory(self.pointer)
+        return memory
+
     def _decode(self, tokens: Tokens, n_rows: int) -> Rows:
-        if self._pointer is None:
-            raise ValueError(f"{self.model.path}: the context is closed")
-        n, start = len(tokens), self._n_held
+        """Feeds tokens in one pass; the logits after the last ``n_rows`` of them."""
+        pointer, n, start = self.pointer, len(tokens), self._n_held
         if start + n > self.n_ctx:
             raise ContextFullError(f"{start} + {n} tokens do not fit a context of {self.n_ctx}; raise -c")
         self._token[:n] = tokens
         self._position[:n] = np.arange(start, start + n, dtype=np.int32)
+        self._output[:n] = 0
+        self._output[n - n_rows : n] = 1
         self._batch.n_tokens = n
         began = time.perf_counter()
-        code = llama_cpp.llama_decode(self._pointer, self._batch)
-        if code != 0:
+        code = self._abort.call(llama_cpp.llama_decode, pointer, self._batch)
+        if code != 0 or self._abort.is_set:
             self._restore(code)
-        logits = llama_cpp.llama_get_logits(self._pointer)  # waits for the device
+        logits = llama_cpp.llama_get_logits(pointer)  # waits for the device
         self.decode_seconds += time.perf_counter() - began
         if not logits:
             raise DecodeError(f"{self.model.path}: llama_decode gave no logits")
@@ -225,9 +233,8 @@ class Context:
         """After a failed pass: takes back what it left in the cache, and raises what happened."""
         if self.last_position >= self._n_held and not self.remove_cells(self._n_held):
             self.clear()
-        if code == 2:
-            self._abort.clear()
-            raise KeyboardInterrupt
+        if self._abort.is_set:
+            raise AbortedError(f"{self.model.path}: the pass was stopped")
         if code == 1:
             raise ContextFullError(
                 f"llama.cpp found no room for the batch in a context of {self.n_ctx}; raise -c"

@@ -8,9 +8,13 @@ import logging
 import os
 import sys
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import llama_cpp
+
+Result = TypeVar("Result")
 
 LOG = logging.getLogger("specdec.llama")
 LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
@@ -94,22 +98,40 @@ def _apple_performance_cores() -> int:
 
 
 class Abort:
-    """A flag that stops a running decode of every context it was given to (CPU backends only).
+    """A flag that stops whatever llama.cpp does for those it was given to: a load, a pass, or the next one.
 
+    They raise AbortedError. In the middle of a pass it is noticed by CPU backends only, after it by all.
     llama.cpp asks its abort callback between graph nodes, a thousand times a token: too often for
     Python. The C library's ``strlen`` answers instead, over a string that is empty until :meth:`set`.
+
+    busy: whether llama.cpp is at work; an exception that a signal handler raises then would be lost in
+    one of its callbacks, so a handler must leave it at :meth:`set`.
     """
 
     def __init__(self) -> None:
+        self.busy = False
         self._text = ctypes.create_string_buffer(2)
         libc = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
         self.callback = ctypes.cast(libc.strlen, llama_cpp.ggml_abort_callback)
         self.data = ctypes.cast(self._text, ctypes.c_void_p)
 
     def set(self) -> None:
-        """Stops the running decode, or the next one. Any thread may call it."""
+        """Stops the running work, or the next. Any thread may call it."""
         self._text[0] = b"\x01"
 
     def clear(self) -> None:
-        """Lets decodes run again."""
+        """Lets work begin again."""
         self._text[0] = b"\x00"
+
+    @property
+    def is_set(self) -> bool:
+        """Whether work is to stop."""
+        return self._text[0] != b"\x00"
+
+    def call(self, function: Callable[..., Result], *args: object) -> Result:
+        """``function(*args)``, during which the flag says busy."""
+        self.busy = True
+        try:
+            return function(*args)
+        finally:
+            self.busy = False

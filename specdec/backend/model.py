@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import llama_cpp
 
-from ..errors import UsageError
+from ..errors import AbortedError, UsageError
 from . import llama
+from .llama import Abort
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -26,13 +27,20 @@ class Model:
 
     gpu_layers: layers to keep on the GPU, negative for all; None leaves it to llama.cpp.
     progress: called with the loaded share, 0 to 1. An exception it raises stops the loading.
+    abort: stops the loading from another thread or a signal; AbortedError is raised.
     Raises UsageError with llama.cpp's own reason when the file cannot be loaded.
     """
 
     def __init__(
-        self, path: Path, *, gpu_layers: int | None = None, progress: Progress | None = None
+        self,
+        path: Path,
+        *,
+        gpu_layers: int | None = None,
+        progress: Progress | None = None,
+        abort: Abort | None = None,
     ) -> None:
         llama.start()
+        abort = abort or Abort()
         self.path = path
         self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         params = llama_cpp.llama_model_default_params()
@@ -47,15 +55,15 @@ class Model:
                     progress(share)
             except BaseException as error:
                 raised.append(error)
-            return not raised
+            return not (raised or abort.is_set)
 
         params.progress_callback = report
         llama.forget_errors()
-        pointer = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-        if raised:
+        pointer = abort.call(llama_cpp.llama_model_load_from_file, str(path).encode(), params)
+        if raised or abort.is_set:
             if pointer is not None:
                 llama_cpp.llama_model_free(pointer)
-            raise raised[0]
+            raise raised[0] if raised else AbortedError(f"{path}: loading was stopped")
         if pointer is None:
             raise UsageError(f"{path}: llama.cpp cannot load this model: {llama.last_errors()}")
         self._pointer: llama_cpp.llama_model_p | None = pointer

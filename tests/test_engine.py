@@ -1,0 +1,162 @@
+"""The library's front door: a pair is loaded, checked and decoded with; what cannot work is refused first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+
+import specdec
+from specdec import Drafting, Engine, Loading, SamplingParams, UsageError
+from specdec.drafters import LookupDrafter, ModelDrafter, NoDrafter
+
+SMALL = Loading(n_ctx=256, threads=1)
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def text_of(engine: Engine, params: SamplingParams = GREEDY, n: int = 30) -> str:
+    steps = engine.decoder(params, seed=1).generate(engine.tokenize("the and of"), n)
+    return "".join(step.text for step in steps)
+
+
+def test_every_drafter_writes_what_the_target_writes(models: Path) -> None:
+    texts = {}
+    for kind, cls in (
+        (None, ModelDrafter),
+        ("model", ModelDrafter),
+        ("lookup", LookupDrafter),
+        ("none", NoDrafter),
+    ):
+        drafting = Drafting(drafter=kind)  # type: ignore[arg-type]
+        with Engine(
+            models / "target.gguf", models / "cousin.gguf", loading=SMALL, drafting=drafting
+        ) as engine:
+            assert isinstance(engine.decoder(GREEDY).drafter, cls)
+            texts[kind] = text_of(engine)
+    assert len(set(texts.values())) == 1
+    with Engine(models / "target.gguf", loading=SMALL) as engine:
+        assert isinstance(engine.decoder(GREEDY).drafter, LookupDrafter)
+
+
+def test_sampling_is_repeatable_by_seed(models: Path) -> None:
+    with Engine(models / "target.gguf", models / "cousin.gguf", loading=SMALL) as engine:
+        runs = [
+            [t for s in engine.decoder(SamplingParams(), seed=s).generate([1, 40, 41], 30) for t in s.tokens]
+            for s in (7, 7, 8)
+        ]
+    assert runs[0] == runs[1] != runs[2]
+
+
+@pytest.mark.parametrize(("accept", "lossless"), [("block", True), ("token", True), ("typical", False)])
+def test_the_rule_is_the_one_asked_for(models: Path, accept: Any, lossless: bool) -> None:
+    with Engine(models / "target.gguf", loading=SMALL, drafting=Drafting(accept=accept)) as engine:
+        rule = engine.decoder(GREEDY).rule
+    assert (rule.name, rule.lossless) == (accept, lossless)
+
+
+def test_loading_reports_the_share_of_both_files(models: Path) -> None:
+    shares: list[float] = []
+    Engine(models / "target.gguf", models / "cousin.gguf", loading=SMALL, progress=shares.append).close()
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_a_chat_is_rendered_with_the_models_template(tmp_path: Path) -> None:
+    path = tiny.llama(tmp_path / "chat.gguf", chat_template=tiny.CHATML, add_bos=False)
+    with Engine(path, loading=SMALL) as engine:
+        got = engine.tokenize_chat([{"role": "user", "content": "hello"}])
+        expected = engine.tokenize("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
+        assert got.tolist() == expected.tolist()
+    with (
+        Engine(tiny.llama(tmp_path / "plain.gguf"), loading=SMALL) as engine,
+        pytest.raises(UsageError, match="has no chat template; use --raw"),
+    ):
+        engine.tokenize_chat([{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no such role') }}", "{% if %}", "{{ 1 // 0 }}"])
+def test_a_template_that_fails_is_an_error_of_one_line(tmp_path: Path, template: str) -> None:
+    path = tiny.llama(tmp_path / "chat.gguf", chat_template=template)
+    with (
+        Engine(path, loading=SMALL) as engine,
+        pytest.raises(UsageError, match=r"chat\.gguf: its chat template failed \(.+\); use --raw") as caught,
+    ):
+        engine.tokenize_chat([{"role": "user", "content": "hello"}])
+    assert "\n" not in str(caught.value)
+
+
+def test_another_vocabulary_is_refused_with_both_sizes_before_anything_is_loaded(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specdec.engine.Model", None)
+    other = tiny.llama(tmp_path / "other.gguf", n_vocab=1024)
+    with pytest.raises(UsageError, match=r"1,024.*512") as caught:
+        Engine(models / "target.gguf", other)
+    assert "probabilities of different tokens" in str(caught.value)
+    assert "target's family and tokenizer" in str(caught.value)
+
+
+def test_padding_at_the_end_of_a_vocabulary_is_allowed_on_either_side(tmp_path: Path, models: Path) -> None:
+    padded = tiny.llama(tmp_path / "padded.gguf", seed=0, noise=0.1, padding=40)
+    plain = models / "target.gguf"
+    for target, draft in ((plain, padded), (padded, plain)):
+        with Engine(target, draft, loading=SMALL) as engine, Engine(target, loading=SMALL) as alone:
+            assert engine.shared_vocab == 512
+            assert text_of(engine) == text_of(alone)
+            text_of(engine, SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0), 60)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (dict(draft_max=0), "--draft-max must be at least 1, got 0"),
+        (dict(draft_max=4, draft_min=5), r"--draft-min must be 0 to --draft-max \(4\), got 5"),
+        (dict(p_min=1.5), "--draft-p-min is a probability"),
+        (dict(ngram_max=2, ngram_min=3), "1 <= min <= max"),
+        (dict(typical_threshold=0.0), "threshold must be above 0"),
+    ],
+)
+def test_draft_settings_that_make_no_sense(bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Drafting(**bad)
+
+
+def test_a_drafter_model_without_a_model_is_refused(models: Path) -> None:
+    with pytest.raises(UsageError, match="--drafter model needs a drafter GGUF"):
+        Engine(models / "target.gguf", drafting=Drafting(drafter="model"))
+
+
+def test_a_failed_start_frees_what_it_loaded(models: Path, tmp_path: Path) -> None:
+    recurrent = tiny.mamba(tmp_path / "river.gguf")
+    with (
+        Engine(models / "target.gguf", recurrent, loading=SMALL) as engine,
+        pytest.raises(UsageError, match="a mamba model cannot be the drafter"),
+    ):
+        engine.decoder(GREEDY)
+    with pytest.raises(ValueError, match="closed"):
+        engine.target.score(np.array([1], np.int32))
+
+
+def test_importing_the_package_loads_neither_llama_cpp_nor_numpy() -> None:
+    code = (
+        "import sys, specdec, specdec.cli.app; specdec.__version__; "
+        "print([m for m in ('llama_cpp', 'numpy', 'gguf', 'huggingface_hub') if m in sys.modules])"
+    )
+    env = {**os.environ, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd="/", env=env, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in specdec.__all__:
+        assert getattr(specdec, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = specdec.nonsense
