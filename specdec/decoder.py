@@ -103,15 +103,15 @@ class Decoder:
     def speedup(self) -> float | None:
         """Estimated tokens per second over plain decoding's, None before the first token.
 
-        What a plain step costs is taken from the rounds without a draft, while there are few of them
-        from the single pass that was timed when the target's context was made.
+        What a plain step costs is taken from the rounds without a draft; while there are few of them, from
+        the single passes that were timed when the target's context was made.
         """
         stats = self.stats
         if not stats.emitted:
             return None
         enough = stats.plain_rounds >= 3
-        plain = stats.plain_seconds / stats.plain_rounds if enough else self.target.pass_seconds
-        return plain * stats.tokens_per_second
+        measured = stats.plain_seconds / stats.plain_rounds if enough else self.target.pass_seconds
+        return min(measured, stats.fastest_pass) * stats.tokens_per_second
 
     def _opened(self, prompt: Tokens | Sequence[int], max_tokens: int) -> Tokens:
         n, n_ctx, n_vocab = len(prompt), self.target.n_ctx, self.target.model.vocab.size

@@ -12,96 +12,28 @@ import importlib.resources
 import importlib.util
 import json
 import logging
-import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from platformdirs import user_cache_path, user_config_path
 
 from .errors import SpecdecError, UsageError
+from .models_file import (
+    Entry,
+    HubSource,
+    ModelsFile,
+    PackageSource,
+    PathSource,
+    WidenSource,
+    expanded,
+    is_name,
+)
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
-
-_NAME = re.compile(r"(?!hf:)[A-Za-z0-9][\w.+-]*(?<!\.gguf)", re.ASCII)
 _HUB = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>.+)", re.ASCII)
-_SOURCE_KEYS = {  # the key that names the kind of source, and the keys it takes with it
-    "path": (),
-    "package": ("file", "extra"),
-    "hf": ("file",),
-    "widen": ("factor",),
-}
-_COMMON_KEYS = ("description", "licence", "sha256", "size", "draft")
-
-
-# --- what a name stands for -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PathSource:
-    """A file on this machine."""
-
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-
-@dataclass(frozen=True)
-class PackageSource:
-    """A file inside an installed Python package; ``extra`` is the extra of specdec that installs it."""
-
-    package: str
-    file: str
-    extra: str | None = None
-
-    def __str__(self) -> str:
-        return f"package {self.package}"
-
-
-@dataclass(frozen=True)
-class HubSource:
-    """A file in a model repository on Hugging Face."""
-
-    repo: str
-    file: str
-
-    def __str__(self) -> str:
-        return f"hf:{self.repo}/{self.file}"
-
-
-@dataclass(frozen=True)
-class WidenSource:
-    """Made here from another entry, with a feed-forward part ``factor`` times as wide (see widen.py)."""
-
-    base: str
-    factor: int
-
-    def __str__(self) -> str:
-        return f"{self.base} widened x{self.factor}"
-
-
-Source = PathSource | PackageSource | HubSource | WidenSource
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A model: where its file comes from and what is known of it."""
-
-    name: str
-    source: Source
-    description: str = ""
-    licence: str = ""
-    sha256: str | None = None
-    size: int | None = None  # bytes, for listings
-    draft: str | None = None  # the name of the drafter to use with it
 
 
 class Progress(Protocol):
@@ -172,17 +104,17 @@ class Registry:
     def load(cls) -> Registry:
         """The package's models and the user's. Raises UsageError that says what is wrong with which file."""
         packaged = (importlib.resources.files("specdec") / "models.toml").read_text("utf-8")
-        files = [_parse("models.toml", packaged, Path())]
+        files = [ModelsFile.parse("models.toml", packaged, Path())]
         own = config_file()
         if own.exists():
-            files.append(_parse(str(own), _read(own), own.parent))
+            files.append(ModelsFile.read(own))
         entries: dict[str, Entry] = {}
         default = None
         for file in files:
             entries.update(file.entries)
             default = file.default or default
         for file in files:
-            _check_names(file, entries)
+            file.check_names(entries)
         return cls(entries, default)
 
     def resolve(self, spec: str) -> Entry:
@@ -198,7 +130,7 @@ class Registry:
                 raise UsageError(f"{spec!r} is not a file on Hugging Face: write hf:owner/repo/file.gguf")
             return Entry(spec, HubSource(match["repo"], match["file"]))
         if _is_path(spec):
-            return Entry(spec, PathSource(_expanded(spec)))
+            return Entry(spec, PathSource(expanded(spec)))
         close = difflib.get_close_matches(spec, self.entries, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UsageError(f"no model named {spec!r}: {hint}'specdec models list' shows the names")
@@ -266,18 +198,11 @@ def _is_path(spec: str) -> bool:
     return separated or spec.startswith((".", "~")) or spec.endswith(".gguf") or Path(spec).is_file()
 
 
-def _expanded(path: str) -> Path:
-    return Path(os.path.expanduser(path))  # Path.expanduser raises when there is no such user
-
-
-# --- where the files are ----------------------------------------------------------------------------------
-
-
 def _require_file(entry: Entry, path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"{path} is a directory, not a GGUF file")
     if not path.exists():
-        listed = f" (models.toml: {entry.name})" if _NAME.fullmatch(entry.name) else ""
+        listed = f" (models.toml: {entry.name})" if is_name(entry.name) else ""
         hub = _HUB.fullmatch(f"hf:{entry.name}")
         hint = f"; a file on Hugging Face is written hf:{entry.name}" if hub else ""
         raise UsageError(f"no such file: {path}{listed}{hint}")
@@ -389,143 +314,3 @@ def _verify(name: str, path: Path, sha256: str, progress: Progress) -> None:
         mark.write_bytes(seen)
     except OSError:  # a read-only cache only means that the next run checks again
         pass
-
-
-# --- models.toml ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _ModelsFile:
-    """What one models.toml says; ``name`` is what messages call it."""
-
-    name: str
-    default: str | None
-    entries: dict[str, Entry]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"{path}: cannot be read: {reason}") from error
-
-
-def _parse(name: str, text: str, directory: Path) -> _ModelsFile:
-    """The file's entries; relative paths in it start from ``directory``. Raises UsageError."""
-    try:
-        document: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:  # says the line and the column
-        raise UsageError(f"{name}: not valid TOML: {error}") from error
-    for key in document:
-        if key not in ("default", "models") or not isinstance(document[key], dict):
-            raise UsageError(
-                f"{name}: unknown {key!r}: only the tables [default] and [models.NAME] are known"
-            )
-    default = _Table(name, "default", document.get("default", {}))
-    default.forbid_all_but(("model",))
-    models = document.get("models", {})
-    return _ModelsFile(
-        name, default.text("model"), {key: _entry(name, key, models[key], directory) for key in models}
-    )
-
-
-def _entry(file: str, name: str, values: object, directory: Path) -> Entry:
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{file}: {name!r} cannot be a name: use letters, digits and . _ + -, not ending in .gguf"
-        )
-    if not isinstance(values, dict):
-        raise UsageError(f"{file}: models.{name} must be a table: [models.{name}]")
-    for key in values:
-        if isinstance(values[key], dict):  # TOML reads [models.a.b] as b inside a
-            quoted = f'[models."{name}.{key}"]'
-            raise UsageError(f"{file}: [models.{name}.{key}]: write a name with a dot in quotes: {quoted}")
-    table = _Table(file, f"models.{name}", values)
-    source = _source(table, directory)
-    sha256 = table.text("sha256")
-    if sha256 and not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise table.error("sha256", "must be 64 digits 0-9 a-f")
-    description, licence = table.text("description") or "", table.text("licence") or ""
-    return Entry(name, source, description, licence, sha256, table.number("size"), table.text("draft"))
-
-
-def _source(table: _Table, directory: Path) -> Source:
-    kinds = [key for key in _SOURCE_KEYS if key in table.values]
-    if len(kinds) != 1:
-        found = " and ".join(kinds) or "none"
-        raise table.error("source", f"one of path, package, hf and widen is needed, found {found}")
-    kind = kinds[0]
-    table.forbid_all_but((kind, *_SOURCE_KEYS[kind], *_COMMON_KEYS))
-    what = table.required(kind)
-    if kind == "path":
-        return PathSource(directory / _expanded(what))
-    if kind == "package":
-        if not what.isidentifier():
-            raise table.error(kind, "must be the import name of a package, without dots")
-        return PackageSource(what, table.required("file"), table.text("extra"))
-    if kind == "hf":
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+", what, re.ASCII):
-            raise table.error(kind, "must be owner/repo")
-        return HubSource(what, table.required("file"))
-    factor = table.number("factor") or 0
-    if not 2 <= factor <= 1024:
-        raise table.error("factor", "must be a whole number from 2 to 1024")
-    return WidenSource(what, factor)
-
-
-def _check_names(file: _ModelsFile, entries: Mapping[str, Entry]) -> None:
-    """Raise UsageError unless all names in the file are known and no model is made of itself."""
-    if file.default and file.default not in entries:
-        raise UsageError(f"{file.name}: [default] model: no model named {file.default!r}")
-    for name, entry in file.entries.items():
-        if entry.draft and entry.draft not in entries:
-            raise UsageError(f"{file.name}: [models.{name}] draft: no model named {entry.draft!r}")
-        chain = [name]
-        while isinstance(source := entries[chain[-1]].source, WidenSource):
-            chain.append(source.base)
-            if source.base not in entries:
-                raise UsageError(f"{file.name}: [models.{name}] widen: no model named {source.base!r}")
-            if source.base in chain[:-1]:
-                raise UsageError(f"{file.name}: [models.{name}] widen: made of itself: {' > '.join(chain)}")
-
-
-@dataclass(frozen=True)
-class _Table:
-    """A table of models.toml, and its errors: they name the file, the table and the key."""
-
-    file: str
-    label: str
-    values: dict[str, object]
-
-    def error(self, key: str, reason: str) -> UsageError:
-        return UsageError(f"{self.file}: [{self.label}] {key}: {reason}")
-
-    def text(self, key: str) -> str | None:
-        value = self.values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, str) or not value.strip() or len(value.splitlines()) > 1:
-            raise self.error(key, "must be one line of text in quotes")
-        return value
-
-    def required(self, key: str) -> str:
-        value = self.text(key)
-        if value is None:
-            raise self.error(key, "is missing")
-        return value
-
-    def number(self, key: str) -> int | None:
-        value = self.values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.error(key, "must be a whole number above 0")
-        return value
-
-    def forbid_all_but(self, known: tuple[str, ...]) -> None:
-        for key in self.values:
-            if key not in known:
-                close = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-                raise self.error(key, f"unknown key; {hint}")

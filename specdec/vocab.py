@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from .errors import UsageError
-from .gguf_file import GGUFArray, GGUFFile
+from .gguf_file import GGUFFile
+from .gguf_header import GGUFArray
 
 MAX_PADDING = 128  # ids that one vocabulary may have more; SPEC_VOCAB_MAX_SIZE_DIFFERENCE in llama.cpp
 

@@ -10,25 +10,28 @@ give the same bytes on every machine.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
 import shutil
-import struct
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gguf import (
-    GGUF_DEFAULT_ALIGNMENT,
+    GGML_QUANT_SIZES,
     GGMLQuantizationType,
+    GGUFReader,
+    GGUFValue,
     GGUFValueType,
     GGUFWriter,
     LlamaFileType,
+    ReaderTensor,
     dequantize,
     model_weight_count_rounded_notation,
     quantize,
@@ -36,7 +39,7 @@ from gguf import (
 from numpy.typing import NDArray
 
 from .errors import SpecdecError, UsageError
-from .gguf_file import GGUFFile, Tensor
+from .gguf_file import GGUFFile
 
 RECIPE_KEY = "specdec.widened.recipe"
 SOURCE_KEY = "specdec.widened.source"
@@ -45,40 +48,25 @@ ABANDONED_AFTER = 3600  # seconds without a write after which another build's te
 _FFN = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)\.weight")
 _ROLES = ("gate", "up", "down")
 _BLOCK_VALUES = 1 << 22  # values unpacked at once: 16 MB of float32
-_SCALARS = {  # struct's codes of the metadata types of fixed size
-    GGUFValueType.UINT8: "B",
-    GGUFValueType.INT8: "b",
-    GGUFValueType.UINT16: "H",
-    GGUFValueType.INT16: "h",
-    GGUFValueType.UINT32: "I",
-    GGUFValueType.INT32: "i",
-    GGUFValueType.UINT64: "Q",
-    GGUFValueType.INT64: "q",
-    GGUFValueType.FLOAT32: "f",
-    GGUFValueType.FLOAT64: "d",
-    GGUFValueType.BOOL: "?",
-}
 
 
-class Value(NamedTuple):
-    """A metadata value, its GGUF type and, for an array, the type of its elements. Strings are bytes."""
+class WideTensor(NamedTuple):
+    """A tensor of the source, and what becomes of it."""
 
-    value: Any
-    kind: GGUFValueType
-    element: GGUFValueType | None = None
+    source: ReaderTensor
+    shape: tuple[int, ...]  # rows first
+    kind: GGMLQuantizationType  # F32 for a vector, BF16 for a matrix
+    nbytes: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A widened file before it is written: all that is in it but the weights, and its exact size in bytes."""
+    """A widened file before it is written: all that is in it but the weights."""
 
-    source: Path
-    factor: int
     arch: str
-    metadata: dict[str, Value]
-    tensors: tuple[Tensor, ...]  # of the source, in its order
-    header_bytes: int
-    total_bytes: int
+    metadata: dict[str, GGUFValue]
+    tensors: list[WideTensor]
+    total_bytes: int  # to within some kB: the header is taken to be as long as the source's
 
 
 def widen(source: Path, destination: Path, factor: int, progress: Callable[[int, int], None]) -> None:
@@ -103,9 +91,6 @@ def is_widened(path: Path, source: Path | None, factor: int) -> bool:
     return same_source and metadata.get(RECIPE_KEY) == _recipe(factor)
 
 
-# --- what will be written ---------------------------------------------------------------------------------
-
-
 def plan(source: Path, factor: int) -> Plan:
     """Read what the widened file needs to know of ``source``.
 
@@ -116,63 +101,59 @@ def plan(source: Path, factor: int) -> Plan:
         raise UsageError(
             f"{source}: cannot be widened: it is one part of a split model; merge the parts first"
         )
-    _require_plain(file)
-    metadata = _read_metadata(source)
-    metadata.update(_changed(file, metadata, factor))
-    header = _header_bytes(metadata, file.tensors)
-    weights = sum(_padded(_bytes(tensor, factor)) for tensor in file.tensors)
-    return Plan(source, factor, file.architecture, metadata, file.tensors, header, header + weights)
+    try:
+        reader = GGUFReader(source)
+        metadata = _metadata(reader)
+    except (ValueError, KeyError) as error:  # such as texts that are not UTF-8, which GGUFFile lets pass
+        raise UsageError(f"{source}: cannot be widened: its header cannot be read: {error}") from error
+    _require_plain(file, metadata, reader.tensors)
+    tensors = [_wide(tensor, factor) for tensor in reader.tensors]
+    metadata.update(_changed(file, metadata, tensors, factor))
+    header = file.size - file.weights_bytes
+    return Plan(file.architecture, metadata, tensors, header + sum(wide.nbytes for wide in tensors))
 
 
-def _read_metadata(source: Path) -> dict[str, Value]:
-    """The metadata with its types, of a file known to be sound, without what is about its own layout."""
+def _metadata(reader: GGUFReader) -> dict[str, GGUFValue]:
+    """The metadata without what is about the file's own layout, and without what GGUFWriter refuses."""
     metadata = {}
-    with source.open("rb") as file:
-        _, _, _, count = _unpack(file, "4sIQQ")
-        for _ in range(count):
-            key = _read_value(file, GGUFValueType.STRING).value.decode()
-            metadata[key] = _read_value(file, GGUFValueType(_unpack(file, "I")[0]))
-    metadata.pop("general.alignment", None)
-    return {key: value for key, value in metadata.items() if value.value != []}  # GGUFWriter refuses those
+    for key, entry in reader.fields.items():
+        value = entry.contents()
+        if key != "general.alignment" and not key.startswith("GGUF.") and value != []:
+            metadata[key] = GGUFValue(value, *entry.types)
+    return metadata
 
 
-def _read_value(file: BinaryIO, kind: GGUFValueType) -> Value:
-    if kind == GGUFValueType.STRING:
-        return Value(file.read(_unpack(file, "Q")[0]), kind)
-    if kind != GGUFValueType.ARRAY:
-        return Value(_unpack(file, _SCALARS[kind])[0], kind)
-    code, count = _unpack(file, "IQ")
-    element = GGUFValueType(code)
-    if element == GGUFValueType.STRING:
-        return Value([file.read(_unpack(file, "Q")[0]) for _ in range(count)], kind, element)
-    return Value(list(_unpack(file, f"{count}{_SCALARS[element]}")), kind, element)
+def _wide(tensor: ReaderTensor, factor: int) -> WideTensor:
+    shape, role = [int(n) for n in reversed(tensor.shape)], _role(tensor)
+    if role:
+        shape[1 if role == "down" else 0] *= factor
+    kind = GGMLQuantizationType.F32 if len(shape) == 1 else GGMLQuantizationType.BF16
+    return WideTensor(tensor, tuple(shape), kind, math.prod(shape) * GGML_QUANT_SIZES[kind][1])
 
 
-def _unpack(file: BinaryIO, codes: str) -> tuple[Any, ...]:
-    return struct.unpack(f"<{codes}", file.read(struct.calcsize(f"<{codes}")))
-
-
-def _changed(file: GGUFFile, metadata: dict[str, Value], factor: int) -> dict[str, Value]:
+def _changed(
+    file: GGUFFile, metadata: dict[str, GGUFValue], tensors: list[WideTensor], factor: int
+) -> dict[str, GGUFValue]:
     """The metadata that tells the widened file from its source."""
     key = f"{file.architecture}.feed_forward_length"
     width = metadata[key].value
     wider = [n * factor for n in width] if isinstance(width, list) else width * factor
     name = file.text("general.name") or file.path.stem
-    parameters = sum(int(np.prod(_shape(tensor, factor))) for tensor in file.tensors)
+    parameters = sum(math.prod(wide.shape) for wide in tensors)
     note = f"{name} with a feed-forward part {factor} times as wide; the added weights do nothing."
     return {
-        key: metadata[key]._replace(value=wider),
+        key: replace(metadata[key], value=wider),
         "general.name": _string(f"{name} widened x{factor}"),
         "general.description": _string(note),
         "general.size_label": _string(model_weight_count_rounded_notation(parameters)),
-        "general.file_type": Value(int(LlamaFileType.MOSTLY_BF16), GGUFValueType.UINT32),
+        "general.file_type": GGUFValue(int(LlamaFileType.MOSTLY_BF16), GGUFValueType.UINT32),
         SOURCE_KEY: _string(_identity(file.path)),
         RECIPE_KEY: _string(_recipe(factor)),
     }
 
 
-def _string(text: str) -> Value:
-    return Value(text.encode(), GGUFValueType.STRING)
+def _string(text: str) -> GGUFValue:
+    return GGUFValue(text, GGUFValueType.STRING)
 
 
 def _identity(source: Path) -> str:
@@ -183,7 +164,7 @@ def _recipe(factor: int) -> str:
     return f"x{factor}, recipe 1"  # the number goes up when the same source gives other bytes
 
 
-def _require_plain(file: GGUFFile) -> None:
+def _require_plain(file: GGUFFile, metadata: dict[str, GGUFValue], tensors: list[ReaderTensor]) -> None:
     """Raise UsageError unless each layer is gate, up and down and nothing else depends on their width."""
 
     def refuse(reason: str) -> UsageError:
@@ -193,67 +174,27 @@ def _require_plain(file: GGUFFile) -> None:
         )
 
     for key in ("block_count", "feed_forward_length"):
-        if f"{file.architecture}.{key}" not in file.metadata:
+        if f"{file.architecture}.{key}" not in metadata:
             raise refuse(f"it does not say its {key}")
     layers = file.integer(f"{file.architecture}.block_count") or 0
-    found = {(int(match[1]), match[2]) for t in file.tensors if (match := _FFN.fullmatch(t.name))}
+    found = {(int(match[1]), match[2]) for t in tensors if (match := _FFN.fullmatch(t.name))}
     for layer, role in sorted({(layer, role) for layer in range(layers) for role in _ROLES} - found):
         raise refuse(f"layer {layer} has no ffn_{role}")
-    for tensor in file.tensors:
+    for tensor in tensors:
         ffn = ".ffn_" in tensor.name and ".ffn_norm." not in tensor.name
-        matrix_or_vector = len(tensor.shape) in (1, 2) and 0 not in tensor.shape
-        if not matrix_or_vector or (ffn and not _FFN.fullmatch(tensor.name)):
+        plain = len(tensor.shape) == 2 if _role(tensor) else len(tensor.shape) in (1, 2) and not ffn
+        if not plain or 0 in tensor.shape:
             raise refuse(f"it has a tensor {tensor.name}")
         try:
-            dequantize(_packed_rows(file.path, tensor)[:1], GGMLQuantizationType[tensor.type])
-        except (KeyError, NotImplementedError) as error:
-            raise refuse(f"{tensor.name} is of type {tensor.type}") from error
+            dequantize(np.atleast_2d(tensor.data)[:1], tensor.tensor_type)
+        except NotImplementedError as error:
+            raise refuse(f"{tensor.name} is of type {tensor.tensor_type.name}") from error
 
 
-def _role(tensor: Tensor) -> str:
+def _role(tensor: ReaderTensor) -> str:
     """'gate', 'up', 'down', or '' for a tensor that is not widened."""
     match = _FFN.fullmatch(tensor.name)
     return match[2] if match else ""
-
-
-def _shape(tensor: Tensor, factor: int) -> tuple[int, ...]:
-    """The widened tensor's shape, rows first."""
-    if len(tensor.shape) == 1:
-        return tensor.shape
-    columns, rows = tensor.shape
-    role = _role(tensor)
-    if role == "down":
-        return rows, columns * factor
-    return (rows * factor, columns) if role else (rows, columns)
-
-
-def _bytes(tensor: Tensor, factor: int) -> int:
-    shape = _shape(tensor, factor)
-    return int(np.prod(shape)) * (4 if len(shape) == 1 else 2)
-
-
-def _padded(n_bytes: int) -> int:
-    return GGUFWriter.ggml_pad(n_bytes, GGUF_DEFAULT_ALIGNMENT)
-
-
-def _header_bytes(metadata: dict[str, Value], tensors: tuple[Tensor, ...]) -> int:
-    """Bytes before the first tensor: magic, version, counts, metadata, tensor directory, padding."""
-    pairs = sum(8 + len(key.encode()) + 4 + _value_bytes(value) for key, value in metadata.items())
-    directory = sum(8 + len(tensor.name.encode()) + 16 + 8 * len(tensor.shape) for tensor in tensors)
-    return _padded(24 + pairs + directory)
-
-
-def _value_bytes(value: Value) -> int:
-    if value.kind == GGUFValueType.STRING:
-        return 8 + len(value.value)
-    if value.element is None:
-        return struct.calcsize(_SCALARS[value.kind])
-    if value.element == GGUFValueType.STRING:
-        return 12 + sum(8 + len(text) for text in value.value)
-    return 12 + len(value.value) * struct.calcsize(_SCALARS[value.element])
-
-
-# --- writing it -------------------------------------------------------------------------------------------
 
 
 def write(plan: Plan, destination: Path, progress: Callable[[int, int], None]) -> None:
@@ -296,73 +237,55 @@ def _write_file(plan: Plan, path: Path, progress: Callable[[int, int], None]) ->
     writer = GGUFWriter(None, plan.arch)
     for key, value in plan.metadata.items():
         if key != "general.architecture":  # the writer has put it first
-            writer.add_key_value(key, *value)
-    for tensor in plan.tensors:
-        shape = _shape(tensor, plan.factor)
-        kind = GGMLQuantizationType.F32 if len(shape) == 1 else GGMLQuantizationType.BF16
-        memory = np.dtype(np.float32 if len(shape) == 1 else np.uint16)
-        writer.add_tensor_info(tensor.name, shape, memory, _bytes(tensor, plan.factor), kind)
+            writer.add_key_value(key, value.value, value.type, value.sub_type)
+    unused = np.dtype(np.uint16)  # the memory's type has no say beside the file's
+    for wide in plan.tensors:
+        writer.add_tensor_info(wide.source.name, wide.shape, unused, wide.nbytes, wide.kind)
     progress(0, plan.total_bytes)
     try:
         writer.write_header_to_file(path)
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        done = plan.header_bytes
-        for tensor in plan.tensors:
-            writer.write_tensor_data(_widened(plan.source, tensor, plan.factor))
-            done += _padded(_bytes(tensor, plan.factor))
-            progress(done, plan.total_bytes)
+        left = sum(wide.nbytes for wide in plan.tensors)
+        for wide in plan.tensors:
+            writer.write_tensor_data(_values(wide))
+            left -= wide.nbytes
+            progress(plan.total_bytes - left, plan.total_bytes)
     finally:
         writer.close()
 
 
 def _settle(plan: Plan, partial: Path, destination: Path) -> None:
     """Check the written file, make sure the disk has it, and rename it."""
-    size = partial.stat().st_size
-    if size != plan.total_bytes:
-        raise SpecdecError(f"{destination.name} came out as {size} bytes, not {plan.total_bytes}; not kept")
-    GGUFFile.read(partial)
+    planned = [(wide.source.name, wide.shape) for wide in plan.tensors]
+    try:
+        written = [(tensor.name, tensor.shape[::-1]) for tensor in GGUFFile.read(partial).tensors]
+    except UsageError as error:
+        raise SpecdecError(f"{destination.name} came out damaged and is not kept: {error}") from error
+    if written != planned:
+        raise SpecdecError(f"{destination.name} came out with other tensors than planned; it is not kept")
     with partial.open("rb+") as file:
         os.fsync(file.fileno())
     try:
         os.replace(partial, destination)
     except PermissionError:  # Windows, when another build has finished and its file is in use
-        if not destination.is_file() or destination.stat().st_size != size:
+        if not destination.is_file() or destination.stat().st_size != partial.stat().st_size:
             raise
 
 
-def _widened(source: Path, tensor: Tensor, factor: int) -> NDArray[Any]:
-    """The tensor to write: float32 for a vector, BF16 bits (uint16) for a matrix."""
-    packed = _packed_rows(source, tensor)
-    if len(tensor.shape) == 1:
-        return dequantize(packed[0], GGMLQuantizationType[tensor.type])
-    original = _bf16(packed, tensor)
-    role = _role(tensor)
-    if not role:
-        return original
-    wide = np.zeros(_shape(tensor, factor), np.uint16)
-    rows, columns = original.shape
-    wide[:rows, :columns] = original
-    if role != "down":
-        wide[rows:] = _noise(tensor.name, original, rows * (factor - 1))
-    return wide
-
-
-def _packed_rows(source: Path, tensor: Tensor) -> NDArray[np.uint8]:
-    """A view of the tensor as it lies in the file: uint8 [rows, bytes]; a vector is one row."""
-    flat = np.memmap(source, np.uint8, "r", tensor.offset, tensor.nbytes)
-    rows = tensor.shape[1] if len(tensor.shape) == 2 else 1
-    return flat.reshape(rows, -1)
-
-
-def _bf16(packed: NDArray[np.uint8], tensor: Tensor) -> NDArray[np.uint16]:
-    """The matrix as BF16 bits, unpacked a few rows at a time: a whole one as float32 is hundreds of MB."""
-    columns, rows = tensor.shape
-    step = max(1, _BLOCK_VALUES // columns)
-    bits = np.empty((rows, columns), np.uint16)
+def _values(wide: WideTensor) -> NDArray[Any]:
+    """What to write: float32 of a vector, BF16 bits (uint16) of a matrix."""
+    source = wide.source
+    if len(wide.shape) == 1:
+        return dequantize(source.data, source.tensor_type)
+    columns, rows = (int(n) for n in source.shape)
+    bits = np.zeros(wide.shape, np.uint16)
+    step = max(1, _BLOCK_VALUES // columns)  # the whole matrix as float32 would be hundreds of MB
     for start in range(0, rows, step):
-        values = dequantize(packed[start : start + step], GGMLQuantizationType[tensor.type])
-        bits[start : start + step] = quantize(values, GGMLQuantizationType.BF16).view(np.uint16)
+        block = dequantize(source.data[start : start + step], source.tensor_type)
+        bits[start : start + len(block), :columns] = quantize(block, GGMLQuantizationType.BF16).view(np.uint16)
+    if wide.shape[0] > rows:
+        bits[rows:] = _noise(source.name, bits[:rows], wide.shape[0] - rows)
     return bits
 
 

@@ -1,4 +1,4 @@
-"""gguf_file: what a file says, every way it can be broken, and agreement with the gguf package."""
+"""gguf_file and gguf_header: what a file says, each way to break it, agreement with the gguf package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 import tiny
 
 from specdec.errors import UsageError
-from specdec.gguf_file import TENSOR_TYPES, GGUFArray, GGUFFile
+from specdec.gguf_file import GGUFFile
+from specdec.gguf_header import TENSOR_TYPES, GGUFArray
 
 U32, STR, ARR = 4, 8, 9
 

@@ -20,7 +20,8 @@ from huggingface_hub import constants, errors
 
 from specdec import registry as module
 from specdec.errors import SpecdecError, UsageError
-from specdec.registry import Entry, HubSource, PackageSource, PathSource, Registry, WidenSource
+from specdec.models_file import Entry, HubSource, PackageSource, PathSource, WidenSource
+from specdec.registry import Registry
 from specdec.widen import is_widened
 
 FILE = b"any bytes will do where nothing reads them"

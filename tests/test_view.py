@@ -370,16 +370,36 @@ def test_resize_that_keeps_the_region(terminal: Callable[..., Terminal]) -> None
     assert tty.screen.transcript() == [f"line {number}" for number in range(60)]
 
 
-def test_resize_while_a_wrap_is_pending(terminal: Callable[..., Terminal]) -> None:
+@pytest.mark.parametrize("lines", [6, 14])
+def test_resize_while_a_wrap_is_pending(terminal: Callable[..., Terminal], lines: int) -> None:
     tty = terminal(60, 10, keeps_wrap=False)
     with view_on(tty) as view:
+        view.write("first\n" * 20, from_draft=False)
+        view.status(FULL)
         view.write("x" * 60, from_draft=False)
-        tty.resize(60, 14)
+        tty.resize(60, lines)
         view.status(FULL)
         view.write("next", from_draft=False)
         view.status(FULL)
     tty.settle()
-    assert tty.screen.transcript() == ["x" * 60, "next"]
+    assert tty.screen.transcript()[20:] == ["x" * 60, "next"]
+
+
+def test_bar_waits_where_the_new_width_may_be_full(terminal: Callable[..., Terminal]) -> None:
+    """After a resize a terminal may have wrapped the line anew or not; the bar allows for both."""
+    tty = terminal(60, 10)
+    with view_on(tty) as view:
+        view.write("x" * 50, from_draft=False)
+        view.status(FULL)
+        tty.resize(40, 10)
+        view.status(FULL)
+        view.write("x" * 30, from_draft=False)
+        tty.settle()
+        view.status(FULL)
+        assert tty.settle() == ""
+        view.write("x", from_draft=False)
+        view.status(FULL)
+        assert "37.4" in tty.settle()
 
 
 def test_terminal_grows_and_shrinks_past_the_bar(terminal: Callable[..., Terminal]) -> None:
@@ -466,7 +486,8 @@ def test_redraws_are_limited_and_the_last_state_comes(terminal: Callable[..., Te
             clock.now += 0.01
             view.write("a ", from_draft=False)
             view.status(Status(tokens, 37.4, 0.86, 4.4, 8, 2.3))
-        assert 10 <= tty.settle().count("tok/s") <= 13
+            tty.settle()
+        assert 10 <= tty.raw.count("tok/s") <= 13
         view.refresh()
         tty.settle()
         assert tty.bar.startswith(" 99 tok ")
@@ -496,6 +517,10 @@ def test_bar_in_an_ascii_terminal(terminal: Callable[..., Terminal]) -> None:
         tty.settle()
         assert tty.screen.row(0).startswith("na?ve ?? ok")
         assert tty.bar == " 128 tok | 37.4 tok/s | accepted 86% | draft 8 | 2.3x plain"
+        view.note("a naïve note")
+        view.refresh()
+        tty.settle()
+        assert tty.bar == "specdec: a na?ve note"
 
 
 # --- the text

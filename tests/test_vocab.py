@@ -14,7 +14,8 @@ import tiny
 
 from specdec import vocab
 from specdec.errors import UsageError
-from specdec.gguf_file import GGUFArray, GGUFFile
+from specdec.gguf_file import GGUFFile
+from specdec.gguf_header import GGUFArray
 from specdec.vocab import VocabMismatchError
 
 
