@@ -116,10 +116,12 @@ class Column:
         if width == self.width:
             return
         self.width = width
-        for caret in tuple(self._carets):
-            self._carets.remove(caret)
-            self._carets.add(caret._replace(column=min(caret.column, width - 1)))
-            self._carets.add(caret._replace(column=(caret.cells - 1) % width + 1 if caret.cells else 0))
+        cut = {caret._replace(column=min(caret.column, width - 1)) for caret in self._carets}
+        rewrapped = {
+            caret._replace(column=(caret.cells - 1) % width + 1 if caret.cells else 0)
+            for caret in self._carets
+        }
+        self._carets = cut | rewrapped
 
     def is_full(self) -> bool:
         """Whether the row is surely full: the next character wraps first."""

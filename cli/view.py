@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.style import Style
 
-from specdec.cli.statusbar import StatusBar, encodable, takes_escapes
+from .statusbar import StatusBar, encodable, takes_escapes
 
 DRAW_INTERVAL = 1 / 12  # seconds between two drawings of the bar
 LOADING_DELAY = 0.5  # a progress bar that would be gone at once is not shown

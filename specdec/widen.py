@@ -20,22 +20,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import gguf
 import numpy as np
-from gguf import (
-    GGML_QUANT_SIZES,
-    GGMLQuantizationType,
-    GGUFReader,
-    GGUFValue,
-    GGUFValueType,
-    GGUFWriter,
-    LlamaFileType,
-    ReaderTensor,
-    dequantize,
-    model_weight_count_rounded_notation,
-    quantize,
-)
 from numpy.typing import NDArray
 
 from .errors import SpecdecError, UsageError
@@ -49,13 +37,15 @@ _FFN = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)\.weight")
 _ROLES = ("gate", "up", "down")
 _BLOCK_VALUES = 1 << 22  # values unpacked at once: 16 MB of float32
 
+Metadata: TypeAlias = dict[str, gguf.GGUFValue]
+
 
 class WideTensor(NamedTuple):
     """A tensor of the source, and what becomes of it."""
 
-    source: ReaderTensor
+    source: gguf.ReaderTensor
     shape: tuple[int, ...]  # rows first
-    kind: GGMLQuantizationType  # F32 for a vector, BF16 for a matrix
+    kind: gguf.GGMLQuantizationType  # F32 for a vector, BF16 for a matrix
     nbytes: int
 
 
@@ -64,7 +54,7 @@ class Plan:
     """A widened file before it is written: all that is in it but the weights."""
 
     arch: str
-    metadata: dict[str, GGUFValue]
+    metadata: Metadata
     tensors: list[WideTensor]
     total_bytes: int  # to within some kB: the header is taken to be as long as the source's
 
@@ -102,7 +92,7 @@ def plan(source: Path, factor: int) -> Plan:
             f"{source}: cannot be widened: it is one part of a split model; merge the parts first"
         )
     try:
-        reader = GGUFReader(source)
+        reader = gguf.GGUFReader(source)
         metadata = _metadata(reader)
     except (ValueError, KeyError) as error:  # such as texts that are not UTF-8, which GGUFFile lets pass
         raise UsageError(f"{source}: cannot be widened: its header cannot be read: {error}") from error
@@ -113,27 +103,25 @@ def plan(source: Path, factor: int) -> Plan:
     return Plan(file.architecture, metadata, tensors, header + sum(wide.nbytes for wide in tensors))
 
 
-def _metadata(reader: GGUFReader) -> dict[str, GGUFValue]:
+def _metadata(reader: gguf.GGUFReader) -> Metadata:
     """The metadata without what is about the file's own layout, and without what GGUFWriter refuses."""
     metadata = {}
     for key, entry in reader.fields.items():
         value = entry.contents()
         if key != "general.alignment" and not key.startswith("GGUF.") and value != []:
-            metadata[key] = GGUFValue(value, *entry.types)
+            metadata[key] = gguf.GGUFValue(value, *entry.types)
     return metadata
 
 
-def _wide(tensor: ReaderTensor, factor: int) -> WideTensor:
+def _wide(tensor: gguf.ReaderTensor, factor: int) -> WideTensor:
     shape, role = [int(n) for n in reversed(tensor.shape)], _role(tensor)
     if role:
         shape[1 if role == "down" else 0] *= factor
-    kind = GGMLQuantizationType.F32 if len(shape) == 1 else GGMLQuantizationType.BF16
-    return WideTensor(tensor, tuple(shape), kind, math.prod(shape) * GGML_QUANT_SIZES[kind][1])
+    kind = gguf.GGMLQuantizationType.F32 if len(shape) == 1 else gguf.GGMLQuantizationType.BF16
+    return WideTensor(tensor, tuple(shape), kind, math.prod(shape) * gguf.GGML_QUANT_SIZES[kind][1])
 
 
-def _changed(
-    file: GGUFFile, metadata: dict[str, GGUFValue], tensors: list[WideTensor], factor: int
-) -> dict[str, GGUFValue]:
+def _changed(file: GGUFFile, metadata: Metadata, tensors: list[WideTensor], factor: int) -> Metadata:
     """The metadata that tells the widened file from its source."""
     key = f"{file.architecture}.feed_forward_length"
     width = metadata[key].value
@@ -145,15 +133,15 @@ def _changed(
         key: replace(metadata[key], value=wider),
         "general.name": _string(f"{name} widened x{factor}"),
         "general.description": _string(note),
-        "general.size_label": _string(model_weight_count_rounded_notation(parameters)),
-        "general.file_type": GGUFValue(int(LlamaFileType.MOSTLY_BF16), GGUFValueType.UINT32),
+        "general.size_label": _string(gguf.model_weight_count_rounded_notation(parameters)),
+        "general.file_type": gguf.GGUFValue(int(gguf.LlamaFileType.MOSTLY_BF16), gguf.GGUFValueType.UINT32),
         SOURCE_KEY: _string(_identity(file.path)),
         RECIPE_KEY: _string(_recipe(factor)),
     }
 
 
-def _string(text: str) -> GGUFValue:
-    return GGUFValue(text, GGUFValueType.STRING)
+def _string(text: str) -> gguf.GGUFValue:
+    return gguf.GGUFValue(text, gguf.GGUFValueType.STRING)
 
 
 def _identity(source: Path) -> str:
@@ -164,7 +152,7 @@ def _recipe(factor: int) -> str:
     return f"x{factor}, recipe 1"  # the number goes up when the same source gives other bytes
 
 
-def _require_plain(file: GGUFFile, metadata: dict[str, GGUFValue], tensors: list[ReaderTensor]) -> None:
+def _require_plain(file: GGUFFile, metadata: Metadata, tensors: list[gguf.ReaderTensor]) -> None:
     """Raise UsageError unless each layer is gate, up and down and nothing else depends on their width."""
 
     def refuse(reason: str) -> UsageError:
@@ -182,16 +170,16 @@ def _require_plain(file: GGUFFile, metadata: dict[str, GGUFValue], tensors: list
         raise refuse(f"layer {layer} has no ffn_{role}")
     for tensor in tensors:
         ffn = ".ffn_" in tensor.name and ".ffn_norm." not in tensor.name
-        plain = len(tensor.shape) == 2 if _role(tensor) else len(tensor.shape) in (1, 2) and not ffn
-        if not plain or 0 in tensor.shape:
+        dims = (2,) if _role(tensor) else () if ffn else (1, 2)  # how many of them are plain
+        if len(tensor.shape) not in dims or 0 in tensor.shape:
             raise refuse(f"it has a tensor {tensor.name}")
         try:
-            dequantize(np.atleast_2d(tensor.data)[:1], tensor.tensor_type)
+            gguf.dequantize(np.atleast_2d(tensor.data)[:1], tensor.tensor_type)
         except NotImplementedError as error:
             raise refuse(f"{tensor.name} is of type {tensor.tensor_type.name}") from error
 
 
-def _role(tensor: ReaderTensor) -> str:
+def _role(tensor: gguf.ReaderTensor) -> str:
     """'gate', 'up', 'down', or '' for a tensor that is not widened."""
     match = _FFN.fullmatch(tensor.name)
     return match[2] if match else ""
@@ -234,7 +222,7 @@ def _remove_abandoned(destination: Path) -> None:
 
 
 def _write_file(plan: Plan, path: Path, progress: Callable[[int, int], None]) -> None:
-    writer = GGUFWriter(None, plan.arch)
+    writer = gguf.GGUFWriter(None, plan.arch)
     for key, value in plan.metadata.items():
         if key != "general.architecture":  # the writer has put it first
             writer.add_key_value(key, value.value, value.type, value.sub_type)
@@ -277,13 +265,14 @@ def _values(wide: WideTensor) -> NDArray[Any]:
     """What to write: float32 of a vector, BF16 bits (uint16) of a matrix."""
     source = wide.source
     if len(wide.shape) == 1:
-        return dequantize(source.data, source.tensor_type)
+        return gguf.dequantize(source.data, source.tensor_type)
     columns, rows = (int(n) for n in source.shape)
     bits = np.zeros(wide.shape, np.uint16)
     step = max(1, _BLOCK_VALUES // columns)  # the whole matrix as float32 would be hundreds of MB
     for start in range(0, rows, step):
-        block = dequantize(source.data[start : start + step], source.tensor_type)
-        bits[start : start + len(block), :columns] = quantize(block, GGMLQuantizationType.BF16).view(np.uint16)
+        block = gguf.dequantize(source.data[start : start + step], source.tensor_type)
+        bf16 = gguf.quantize(block, gguf.GGMLQuantizationType.BF16)
+        bits[start : start + len(block), :columns] = bf16.view(np.uint16)
     if wide.shape[0] > rows:
         bits[rows:] = _noise(source.name, bits[:rows], wide.shape[0] - rows)
     return bits
