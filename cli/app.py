@@ -23,6 +23,11 @@ class ReaderGoneError(Exception):
 
 
 class Group(TyperGroup):
+    """The root command: its help comes at once, since plain text needs no rich; pipes may close."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "rich_markup_mode": None})
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)

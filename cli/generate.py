@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -49,17 +46,19 @@ def generate(
     if asked.max_tokens == 0:
         raise UsageError("-n 0 asks for no text; use at least 1, or -1 for no limit")
     params, drafting = sampling.sampling(), drafts.drafting()
-    seed = secrets.randbits(32) if sampling.seed in (None, -1) else sampling.seed
+
+    import secrets
 
     from specdec import Engine
 
     from .interrupts import interruptible
     from .locate import locate_pair
+    from .log import log_shown
     from .view import View
 
     with (
         View(color=output.color, quiet=output.quiet) as view,
-        _log_shown(view, output.verbose),
+        log_shown(view, output.verbose),
         interruptible() as signals,
     ):
         target, draft = locate_pair(models, drafting, quiet=output.quiet)
@@ -73,6 +72,7 @@ def generate(
                 abort=signals.abort,
             )
         with engine:
+            seed = secrets.randbits(32) if sampling.seed in (None, -1) else sampling.seed
             decoder = engine.decoder(params, seed)
             run = Run(engine, decoder, seed)
             run.go(_tokens(engine, prompt, raw=asked.raw), asked, view, streamed=not output.json_)
@@ -177,22 +177,3 @@ class Run:
         if self.finish_reason == "context":
             lines.append(f"the context of {decoder.target.n_ctx} tokens is full; -c makes it larger")
         return lines
-
-
-@contextmanager
-def _log_shown(view: View, verbose: bool) -> Iterator[None]:
-    """The library's warnings become notes; --verbose adds llama.cpp's own log."""
-
-    class Notes(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            view.note(record.getMessage())
-
-    log, inner = logging.getLogger("specdec"), logging.getLogger("specdec.llama")
-    handler = Notes()
-    log.addHandler(handler)
-    inner.propagate = verbose
-    inner.setLevel(logging.DEBUG if verbose else logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)

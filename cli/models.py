@@ -10,7 +10,7 @@ import typer
 from specdec.errors import UsageError
 
 app = typer.Typer(
-    help="The models known by name: which they are, where they are, and getting them.\n\n"
+    help="Models by name: list them, find them, get them.\n\n"
     "Your own models.toml adds names and overrides them; 'specdec models list' says where it goes.",
     no_args_is_help=True,
 )

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .distribution import Distribution
+from .distribution import Distribution, Rng
 from .drafters.draft import DraftBlock
 
 Law = npt.NDArray[np.float64]
@@ -45,7 +45,7 @@ class Rule(Protocol):
         ...
 
 
-def accept(rule: Rule, draft: DraftBlock, p: Sequence[Distribution], rng: np.random.Generator) -> Verdict:
+def accept(rule: Rule, draft: DraftBlock, p: Sequence[Distribution], rng: Rng) -> Verdict:
     """Draws one outcome of the rule."""
     law = rule.law(draft, p)
     if law.max() == 1.0:

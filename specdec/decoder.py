@@ -11,6 +11,7 @@ import numpy as np
 
 from .acceptance import Rule, accept
 from .backend import Context, FeedProgress
+from .distribution import Rng
 from .drafters import Drafter, NoDrafter
 from .drafters.model import irreversible
 from .errors import UsageError
@@ -63,7 +64,7 @@ class Decoder:
         sampler: Sampler,
         schedule: Schedule,
         rule: Rule,
-        rng: np.random.Generator,
+        rng: Rng,
     ) -> None:
         if not isinstance(drafter, NoDrafter):
             if not target.rollback_strategy.can_roll_back:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,14 @@ import numpy.typing as npt
 from .tokens import Tokens
 
 Probs = npt.NDArray[np.float64]
+
+
+class Rng(Protocol):
+    """Uniform random numbers: ``random.Random``, or numpy's ``Generator``."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +53,7 @@ class Distribution:
         where = np.flatnonzero(self.ids == token)
         return float(self.probs[where[0]]) if where.size else 0.0
 
-    def sample(self, rng: np.random.Generator) -> int:
+    def sample(self, rng: Rng) -> int:
         """Draws a token."""
         if len(self.ids) == 1:
             return int(self.ids[0])

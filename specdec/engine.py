@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-
-import numpy as np
 
 from specdec.settings import Drafting, Loading, SamplingParams
 
@@ -15,12 +14,15 @@ from . import vocab
 from .acceptance import BlockVerification, Rule, TokenRejection, Typical
 from .backend import Abort, Context, Message, Model, render_chat
 from .decoder import Decoder
+from .distribution import Rng
 from .drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from .errors import UsageError
 from .gguf_file import GGUFFile
 from .sampling import Sampler
 from .schedule import FixedSchedule
 from .tokens import Tokens
+
+STREAMS = ("sampler", "drafter", "rule")
 
 LoadProgress = Callable[[float], None]
 
@@ -86,8 +88,9 @@ class Engine:
         seed: makes sampling repeatable; None draws one. The target's sampler, the drafter and the
         acceptance rule get independent streams of random numbers from it.
         """
-        streams = np.random.SeedSequence(seed).spawn(3)
-        for_sampler, for_drafter, for_rule = (np.random.default_rng(stream) for stream in streams)
+        seed = random.getrandbits(32) if seed is None else seed
+        # Python's own generator: numpy's brings 7 MB of libraries for the few numbers a round needs.
+        for_sampler, for_drafter, for_rule = (random.Random(f"{name} {seed}") for name in STREAMS)
         sampler = Sampler(self.target.model.vocab, sampling, for_sampler, self.target.n_ctx)
         drafter = self._drafter(sampling, for_drafter)
         schedule = FixedSchedule(self.drafting.draft_max, self.drafting.draft_min)
@@ -103,7 +106,7 @@ class Engine:
         }
         return rules[self.drafting.accept]
 
-    def _drafter(self, sampling: SamplingParams, rng: np.random.Generator) -> Drafter:
+    def _drafter(self, sampling: SamplingParams, rng: Rng) -> Drafter:
         d = self.drafting
         if self.kind == "none":
             return NoDrafter()

@@ -178,7 +178,7 @@ class Registry:
         path = cache_dir() / f"{name}.gguf"
         if not path.is_file():
             return None
-        from .widen import is_widened  # imports gguf and numpy
+        from .widened import is_widened  # reads a header, with numpy
 
         return path if is_widened(path, self.located(source.base), source.factor) else None
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from .backend import Candidates, Chain, Rows, Vocabulary
 from .backend import chain as samplers
-from .distribution import Distribution
+from .distribution import Distribution, Rng
 from .errors import UsageError
 from .kernels import argmax, top
 from .settings import SamplingParams
@@ -24,9 +24,7 @@ class Sampler:
     vocab: whose ids the rows are about. n_ctx: what a window of −1 (all of the context) means.
     """
 
-    def __init__(
-        self, vocab: Vocabulary, params: SamplingParams, rng: np.random.Generator, n_ctx: int
-    ) -> None:
+    def __init__(self, vocab: Vocabulary, params: SamplingParams, rng: Rng, n_ctx: int) -> None:
         self.params = params
         self._rng = rng
         self._bias = _bias(vocab, params)

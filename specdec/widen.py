@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from .errors import SpecdecError, UsageError
 from .gguf_file import GGUFFile
+from .widened import RECIPE_KEY, SOURCE_KEY, identity, recipe
 
-RECIPE_KEY = "specdec.widened.recipe"
-SOURCE_KEY = "specdec.widened.source"
 ABANDONED_AFTER = 3600  # seconds without a write after which another build's temporary file is litter
 
 _FFN = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)\.weight")
@@ -69,16 +68,6 @@ def widen(source: Path, destination: Path, factor: int, progress: Callable[[int,
     SpecdecError when writing fails.
     """
     write(plan(source, factor), destination, progress)
-
-
-def is_widened(path: Path, source: Path | None, factor: int) -> bool:
-    """Whether ``path`` is a whole file that ``widen`` would make again (of any source if None)."""
-    try:
-        metadata = GGUFFile.read(path).metadata
-    except UsageError:
-        return False
-    same_source = source is None or metadata.get(SOURCE_KEY) == _identity(source)
-    return same_source and metadata.get(RECIPE_KEY) == _recipe(factor)
 
 
 def plan(source: Path, factor: int) -> Plan:
@@ -135,21 +124,13 @@ def _changed(file: GGUFFile, metadata: Metadata, tensors: list[WideTensor], fact
         "general.description": _string(note),
         "general.size_label": _string(gguf.model_weight_count_rounded_notation(parameters)),
         "general.file_type": gguf.GGUFValue(int(gguf.LlamaFileType.MOSTLY_BF16), gguf.GGUFValueType.UINT32),
-        SOURCE_KEY: _string(_identity(file.path)),
-        RECIPE_KEY: _string(_recipe(factor)),
+        SOURCE_KEY: _string(identity(file.path)),
+        RECIPE_KEY: _string(recipe(factor)),
     }
 
 
 def _string(text: str) -> gguf.GGUFValue:
     return gguf.GGUFValue(text, gguf.GGUFValueType.STRING)
-
-
-def _identity(source: Path) -> str:
-    return f"{source.name}, {source.stat().st_size} bytes"
-
-
-def _recipe(factor: int) -> str:
-    return f"x{factor}, recipe 1"  # the number goes up when the same source gives other bytes
 
 
 def _require_plain(file: GGUFFile, metadata: Metadata, tensors: list[gguf.ReaderTensor]) -> None:

@@ -382,8 +382,8 @@ def test_a_models_toml_of_ones_own(specdec: Specdec, home: Path, models: Path) -
     config.mkdir(parents=True, exist_ok=True)
     own = config / "models.toml"
     own.write_text(
-        f'[models.mine]\npath = "{models / "target.gguf"}"\ndescription = "x"\nlicence = "x"\ndraft = "little"\n'
-        f'[models.little]\npath = "{models / "cousin.gguf"}"\ndescription = "x"\nlicence = "x"\n'
+        f'[models.mine]\npath = "{models / "target.gguf"}"\ndraft = "little"\n'
+        f'[models.little]\npath = "{models / "cousin.gguf"}"\n'
     )
     try:
         done = specdec("generate", "-m", "mine", "-md", "little", "-c", 64, "-t", 1, "-n", 4, "the")

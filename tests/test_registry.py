@@ -22,7 +22,8 @@ from specdec import registry as module
 from specdec.errors import SpecdecError, UsageError
 from specdec.models_file import Entry, HubSource, PackageSource, PathSource, WidenSource
 from specdec.registry import Registry
-from specdec.widen import is_widened, plan
+from specdec.widen import plan
+from specdec.widened import is_widened
 
 FILE = b"any bytes will do where nothing reads them"
 SHA256 = hashlib.sha256(FILE).hexdigest()

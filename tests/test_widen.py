@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from specdec.errors import SpecdecError, UsageError
 from specdec.registry import Registry
-from specdec.widen import is_widened, plan, widen
+from specdec.widen import plan, widen
+from specdec.widened import is_widened
 
 FACTOR = 3
 HEADER_DRIFT = 4096  # bytes; the size announced takes the header to be as long as the source's

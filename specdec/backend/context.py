@@ -80,7 +80,7 @@ class Context:
         params: llama_cpp.llama_context_params = llama_cpp.llama_context_default_params()
         params.n_ctx = self.n_ctx
         # A CPU reads prompts as fast in small pieces, and the compute buffer shrinks with them.
-        params.n_ubatch = 512 if llama.supports_gpu() else 128
+        params.n_ubatch = 512 if llama.supports_gpu() else 64
         params.n_batch = max(params.n_ubatch, self.n_outputs)
         params.n_ubatch = params.n_batch
         params.n_seq_max = 1

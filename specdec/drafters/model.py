@@ -7,7 +7,7 @@ import logging
 import numpy as np
 
 from ..backend import Context
-from ..distribution import Distribution
+from ..distribution import Distribution, Rng
 from ..errors import UsageError
 from ..kernels import argmax_prob
 from ..sampling import Sampler
@@ -37,7 +37,7 @@ class ModelDrafter:
         self,
         context: Context,
         params: SamplingParams,
-        rng: np.random.Generator,
+        rng: Rng,
         *,
         draft_max: int,
         p_min: float = 0.0,

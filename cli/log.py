@@ -1,0 +1,34 @@
+"""What the library and llama.cpp log, as a person sees it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .view import View
+
+
+class Notes(logging.Handler):
+    """Each record is a note of the view."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        self._view = view
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._view.note(record.getMessage())
+
+
+@contextmanager
+def log_shown(view: View, verbose: bool) -> Iterator[None]:
+    """The library's warnings become notes; verbose adds llama.cpp's own log."""
+    ours, llama = logging.getLogger("specdec"), logging.getLogger("specdec.llama")
+    handler = Notes(view)
+    ours.addHandler(handler)
+    llama.propagate = verbose
+    llama.setLevel(logging.DEBUG if verbose else logging.CRITICAL)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
