@@ -52,7 +52,9 @@ app.add_typer(models.app, name="models")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"specdec {__version__}")
+        from specdec import kernels
+
+        typer.echo(f"specdec {__version__} ({kernels.name} kernels)")
         raise typer.Exit
 
 
@@ -79,6 +81,10 @@ def main() -> None:
         code = 0
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except ImportError as error:
+        if error.name != "specdec.kernels":
+            raise
+        code = _complain(str(error), SpecdecError.exit_code)
     except MemoryError:
         code = _complain("out of memory; a smaller model or a smaller -c needs less", 1)
     sys.exit(code or 0)

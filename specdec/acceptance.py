@@ -99,7 +99,7 @@ class BlockVerification:
         c = self._joint_ratios(draft, p)
         for i in range(1, k):
             if c[i] < 1.0:
-                s = p[i].excess(c[i], draft.q[i]).sum()
+                s = p[i].excess(c[i], draft.q[i])
                 h[i] = s / (s + 1.0 - c[i])
         h[k] = c[k]  # 1 for an empty draft
         law = np.empty(k + 1)

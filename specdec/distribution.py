@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .kernels import excess, residual
 from .tokens import Tokens
 
 Probs = npt.NDArray[np.float64]
@@ -39,14 +40,18 @@ class Distribution:
 
         ids: int32 [n]; logits: float32 [n]. Both are copied. Raises ValueError when no logit is finite.
         """
-        alive = np.isfinite(logits)
-        if not alive.all():
-            ids, logits = ids[alive], logits[alive]
-        if not len(ids):
+        weights = logits.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # −∞ − −∞, refused below
+            weights -= weights.max(initial=-np.inf)
+        np.exp(weights, out=weights)
+        total = weights.sum()
+        if not total > 0.0:
             raise ValueError("no candidate has a finite logit: nothing can be sampled")
-        weights = np.exp(logits.astype(np.float64) - float(logits.max()))
-        weights /= weights.sum()
-        return cls(ids.copy(), weights)
+        weights /= total
+        if weights.all():
+            return cls(ids.copy(), weights)
+        keep = weights > 0.0
+        return cls(ids[keep], weights[keep])
 
     def prob(self, token: int) -> float:
         """The token's probability, 0 outside the support."""
@@ -61,25 +66,12 @@ class Distribution:
         at = int(cumulative.searchsorted(rng.random() * cumulative[-1], side="right"))
         return int(self.ids[min(at, len(self.ids) - 1)])
 
-    def excess(self, scale: float, q: Distribution) -> Probs:
-        """max(0, scale · p(x) − q(x)) for each x of this support, float64 [n]."""
-        return np.maximum(scale * self.probs - q.on(self.ids), 0.0)
+    def excess(self, scale: float, q: Distribution) -> float:
+        """Σₓ max(0, scale · p(x) − q(x))."""
+        return excess(self.ids, self.probs, q.ids, q.probs, scale)[1]
 
     def residual(self, scale: float, q: Distribution) -> Distribution:
         """norm(max(0, scale · p − q)), what is left for the next token after a rejection."""
-        excess = self.excess(scale, q)
-        total = excess.sum()
-        if total <= 0.0:  # p and q agree to rounding: no rejection had a chance worth the name
-            return self
-        keep = excess > 0.0
-        return Distribution(self.ids[keep], excess[keep] / total)
-
-    def on(self, ids: Tokens) -> Probs:
-        """The probabilities of the given ids, float64 [m]."""
-        if len(self.ids) == 1:
-            return np.where(ids == self.ids[0], self.probs[0], 0.0)
-        order = self.ids.argsort()
-        at = self.ids.searchsorted(ids, sorter=order)
-        at[at == len(order)] = 0
-        found = order[at]
-        return np.where(self.ids[found] == ids, self.probs[found], 0.0)
+        ids, probs = residual(self.ids, self.probs, q.ids, q.probs, scale)
+        # Empty only where p and q agree to rounding: then no rejection had a chance worth the name.
+        return Distribution(ids, probs) if len(ids) else self

@@ -165,24 +165,8 @@ def test_the_drafters_own_context_may_be_smaller_and_says_so_once(specdec: Specd
 
 def test_ignore_eos_goes_on(specdec: Specdec, tmp_path: Path) -> None:
     path = tiny.llama(tmp_path / "ends.gguf", ends=True, scale=1.0)
-    args = [
-        "generate",
-        "-m",
-        path,
-        "-c",
-        256,
-        "-t",
-        1,
-        "-s",
-        1,
-        "--temp",
-        3,
-        "--top-k",
-        0,
-        "--min-p",
-        0,
-        "the",
-    ]
+    flat = ["--temp", 3, "--top-k", 0, "--min-p", 0, "--top-p", 1]
+    args = ["generate", "-m", path, "-c", 1500, "-t", 1, "-s", 1, *flat, "the"]
     short = json.loads(specdec(*args, "--json").stdout)
     assert short["finish_reason"] == "stop"
     long = json.loads(specdec(*args, "--json", "--ignore-eos").stdout)
@@ -360,7 +344,14 @@ def test_help_explains_what_the_lossy_rule_is(specdec: Specdec) -> None:
 
 def test_version(specdec: Specdec) -> None:
     done = specdec("--version")
-    assert re.match(r"specdec \d+\.\d+\.\d+", done.stdout)
+    assert re.fullmatch(r"specdec \d+\.\d+\.\d+ \((native|reference) kernels\)\n", done.stdout)
+
+
+def test_an_unknown_choice_of_kernels_is_one_line(specdec: Specdec, pair: list[str]) -> None:
+    specdec.env["SPECDEC_KERNELS"] = "fast"
+    done = specdec("generate", *pair, "the")
+    assert done.returncode == 1
+    assert done.stderr == "specdec: SPECDEC_KERNELS is 'fast'; use native or reference\n"
 
 
 # Models.

@@ -234,6 +234,7 @@ def test_one_pass_per_round_and_statistics_that_add_up(target: Context) -> None:
     wrong = (expected[5] + 1) % 512
     script = Scripted([*PROMPT, *expected[:5], wrong, *expected[6:]])
     run = decoder(target, script, k=4)
+    target.clear()
     passes = _count_passes(target)
     steps = list(run.generate(PROMPT, 12))
     assert tokens_of(steps) == expected
