@@ -14,6 +14,10 @@ from .tokens import Tokens
 Probs = npt.NDArray[np.float64]
 
 
+CERTAIN = np.ones(1)
+CERTAIN.flags.writeable = False
+
+
 class Rng(Protocol):
     """Uniform random numbers: ``random.Random``, or numpy's ``Generator``."""
 
@@ -32,7 +36,7 @@ class Distribution:
     @classmethod
     def point(cls, token: int) -> Distribution:
         """All mass on one token: greedy decoding, or a draft that was looked up rather than drawn."""
-        return cls(np.array([token], np.int32), np.ones(1))
+        return cls(np.array([token], np.int32), CERTAIN)
 
     @classmethod
     def from_logits(cls, ids: Tokens, logits: npt.NDArray[np.float32]) -> Distribution:
@@ -55,8 +59,10 @@ class Distribution:
 
     def prob(self, token: int) -> float:
         """The token's probability, 0 outside the support."""
-        where = np.flatnonzero(self.ids == token)
-        return float(self.probs[where[0]]) if where.size else 0.0
+        if len(self.ids) == 1:
+            return float(self.probs[0]) if self.ids[0] == token else 0.0
+        where = (self.ids == token).argmax()
+        return float(self.probs[where]) if self.ids[where] == token else 0.0
 
     def sample(self, rng: Rng) -> int:
         """Draws a token."""

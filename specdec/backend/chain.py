@@ -62,30 +62,44 @@ class Chain:
         return scratch.through(self._pointer, ids, logits)
 
 
+class _Array(ctypes.Structure):
+    """``llama_token_data_array`` with its pointer as a number, which ctypes sets and reads at once."""
+
+    _fields_ = (
+        ("data", ctypes.c_size_t),
+        ("size", ctypes.c_size_t),
+        ("selected", ctypes.c_int64),
+        ("sorted", ctypes.c_bool),
+    )
+
+
 class Candidates:
     """The ``llama_token_data_array`` a chain works on, allocated once and grown when needed."""
 
     def __init__(self) -> None:
-        self._data = np.empty(0, CANDIDATE)
-        self._array = llama_cpp.llama_token_data_array()
+        self._array = _Array()
+        self._pointer = ctypes.cast(ctypes.byref(self._array), llama_cpp.llama_token_data_array_p)
+        self._allocate(64)
+
+    def _allocate(self, n: int) -> None:
+        self._data = np.empty(n, CANDIDATE)
+        self._address = self._data.ctypes.data
+        self._ids, self._logits = self._data["id"], self._data["logit"]
 
     def through(
         self, sampler: llama_cpp.llama_sampler_p, ids: Tokens, logits: Logits
     ) -> tuple[Tokens, Logits]:
         n = len(ids)
         if n > len(self._data):
-            self._data = np.empty(n, CANDIDATE)
-        data, array = self._data, self._array
-        data["id"][:n] = ids
-        data["logit"][:n] = logits
-        array.data = ctypes.cast(data.ctypes.data, llama_cpp.llama_token_data_p)  # type: ignore[assignment]
-        array.size, array.selected, array.sorted = n, -1, False
-        llama_cpp.llama_sampler_apply(sampler, ctypes.byref(array))
+            self._allocate(n)
+        self._ids[:n] = ids
+        self._logits[:n] = logits
+        array = self._array
+        array.data, array.size, array.selected, array.sorted = self._address, n, -1, False
+        llama_cpp.llama_sampler_apply(sampler, self._pointer)
         # XTC drops candidates from the front by moving the pointer.
-        start = ctypes.cast(array.data, ctypes.c_void_p).value or 0
-        first = (start - data.ctypes.data) // CANDIDATE.itemsize
-        left = data[first : first + array.size]
-        return left["id"], left["logit"]
+        first = (array.data - self._address) // CANDIDATE.itemsize
+        return self._ids[first : first + array.size], self._logits[first : first + array.size]
 
 
 def add_top_k(chain: Chain, k: int) -> None:

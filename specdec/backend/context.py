@@ -67,7 +67,10 @@ class Context:
         self._free = weakref.finalize(self, _free, pointer, self._batch)
         model.contexts.add(self)
         self._token, self._position, self._output = self._batch_views()
+        self._all_positions = np.arange(self.n_ctx, dtype=np.int32)
         self._held = np.empty(self.n_ctx + 1, np.int32)
+        self._logits = np.empty((0, 0), np.float32)
+        self._logits_address = 0
         self._n_held = 0
         try:
             self.rollback_strategy = rollback.probe(self)
@@ -208,7 +211,7 @@ class Context:
         if start + n > self.n_ctx:
             raise ContextFullError(f"{start} + {n} tokens do not fit a context of {self.n_ctx}; raise -c")
         self._token[:n] = tokens
-        self._position[:n] = np.arange(start, start + n, dtype=np.int32)
+        self._position[:n] = self._all_positions[start : start + n]
         self._output[:n] = 0
         self._output[n - n_rows : n] = 1
         self._batch.n_tokens = n
@@ -222,12 +225,16 @@ class Context:
             raise DecodeError(f"{self.model.path}: llama_decode gave no logits")
         self._held[start : start + n] = tokens
         self._n_held = start + n
-        n_vocab = self.model.vocab.size
-        buffer = memoryview(
-            (ctypes.c_float * (n_rows * n_vocab)).from_address(ctypes.addressof(logits.contents))
-        )
-        rows: Rows = np.ndarray((n_rows, n_vocab), np.float32, buffer)
-        return rows
+        return self._rows(ctypes.addressof(logits.contents), n_rows)
+
+    def _rows(self, address: int, n_rows: int) -> Rows:
+        """A view of llama.cpp's logits; made anew only when the buffer has moved or is read further."""
+        if address != self._logits_address or n_rows > len(self._logits):
+            n_vocab = self.model.vocab.size
+            buffer = memoryview((ctypes.c_float * (n_rows * n_vocab)).from_address(address))
+            self._logits = np.ndarray((n_rows, n_vocab), np.float32, buffer)
+            self._logits_address = address
+        return self._logits[:n_rows]
 
     def _restore(self, code: int) -> None:
         """After a failed pass: takes back what it left in the cache, and raises what happened."""
