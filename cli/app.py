@@ -18,8 +18,8 @@ from . import generate, models
 INTERRUPTED = 130
 
 
-class ReaderGoneError(Exception):
-    """Whoever read our output has closed the pipe. (A plain OSError, Typer would turn into exit code 1.)"""
+class OutputError(Exception):
+    """Our output cannot be written. (A plain OSError, Typer would turn into exit code 1 or a traceback.)"""
 
 
 class Group(TyperGroup):
@@ -30,9 +30,11 @@ class Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise ReaderGoneError from error
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except OSError as error:
+            raise OutputError from error
+        return result
 
 
 app = typer.Typer(
@@ -41,7 +43,7 @@ app = typer.Typer(
     help="Speculative decoding for GGUF models: a small drafter guesses ahead, the target checks the guesses "
     "in one pass, and the text comes out faster without changing.\n\n"
     'Try: specdec generate "Explain why the sky is blue."',
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -60,25 +62,25 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    models.help_without_command(ctx)
 
 
 def main() -> None:
-    """The console script. Exits 0, 1 (failed while running), 2 (unusable input) or 130 (interrupted)."""
+    """Runs the command line. Exits 0, 1 (failed while running), 2 (unusable input) or 130 (interrupted)."""
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except TyperException as error:
         code = _complain(error.format_message(), error.exit_code)
     except SpecdecError as error:
         code = _complain(str(error), error.exit_code)
-    except ReaderGoneError:
-        # The reader has gone; so that the interpreter's own flush at exit does not complain either:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except (OutputError, OSError) as error:
+        code = _unwritable(error.__cause__ or error)
     except KeyboardInterrupt:
         code = INTERRUPTED
     except ImportError as error:
@@ -86,11 +88,23 @@ def main() -> None:
             raise
         code = _complain(str(error), SpecdecError.exit_code)
     except MemoryError:
-        code = _complain("out of memory; a smaller model or a smaller -c needs less", 1)
+        code = _complain("out of memory; a smaller model or a smaller -c needs less", SpecdecError.exit_code)
     sys.exit(code or 0)
 
 
+def _unwritable(error: BaseException) -> int:
+    """A reader that has closed the pipe has had enough; anything else is a failure."""
+    # What is still buffered goes nowhere, so that the interpreter does not fail on it at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 0
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return _complain(f"cannot write the output: {reason}", SpecdecError.exit_code)
+
+
 def _complain(message: str, code: int) -> int:
-    line = " ".join(message.split())
-    print(f"specdec: {line}", file=sys.stderr)
+    try:
+        print(f"specdec: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    except OSError:  # the exit code still says it, if the interpreter's last flush does not fail too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     return code

@@ -16,7 +16,7 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 
 class Signals:
-    """What a signal does: it sets ``abort``, and raises where no C code stands in between."""
+    """What a signal does: it sets ``abort``, and raises KeyboardInterrupt where no C code is at work."""
 
     def __init__(self) -> None:
         self.abort = Abort()
@@ -27,7 +27,7 @@ class Signals:
         self._received = number
         self.abort.set()
         if not self.abort.busy:
-            self.leave()
+            raise KeyboardInterrupt
 
     def leave(self) -> None:
         """Raises what the signal that was received stands for; nothing when there was none."""
@@ -45,11 +45,12 @@ class Signals:
 
 @contextmanager
 def interruptible() -> Iterator[Signals]:
-    """Ctrl-C raises KeyboardInterrupt, SIGTERM and SIGHUP SystemExit, promptly also while llama.cpp computes.
+    """Ctrl-C, SIGTERM and SIGHUP end the block promptly, also while llama.cpp computes.
 
     Python runs its handlers only between bytecodes, so not while C computes; but it notes each signal on
-    the wakeup descriptor at once, and a thread that reads it sets the abort. What the signal stands for is
-    raised at the latest when the block ends, so the block may finish its output first.
+    the wakeup descriptor at once, and a thread that reads it sets the abort. Inside the block that shows as
+    KeyboardInterrupt or AbortedError; it may catch them and finish its output. At its end the signal takes
+    effect: KeyboardInterrupt, or SystemExit for SIGTERM and SIGHUP.
     """
     signals = Signals()
     reader, writer = socket.socketpair()
@@ -60,7 +61,7 @@ def interruptible() -> Iterator[Signals]:
     watcher.start()
     try:
         yield signals
-    except AbortedError:
+    except (AbortedError, KeyboardInterrupt):
         signals.leave()
         raise
     finally:

@@ -10,6 +10,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specdec.errors import UsageError
+from specdec.models_file import HubSource
 from specdec.registry import Registry
 from specdec.settings import Drafting
 
@@ -51,6 +52,16 @@ class Announced:
             self._bar = None
 
 
+def fetch(registry: Registry, spec: str, *, quiet: bool) -> Path:
+    """The file of a model, with its progress on stderr. Raises as ``Registry.fetch``."""
+    if not spec:
+        raise UsageError("a model's name is empty; 'specdec models list' shows the names")
+    source = registry.resolve(spec).source
+    if isinstance(source, HubSource) and registry.located(spec) is None and not quiet:
+        print(f"specdec: fetching {source}", file=sys.stderr)
+    return registry.fetch(spec, Announced(quiet=quiet))
+
+
 def locate_pair(options: ModelOptions, drafting: Drafting, *, quiet: bool) -> tuple[Path, Path | None]:
     """The target's file and the drafter's, None when no model drafts.
 
@@ -58,18 +69,17 @@ def locate_pair(options: ModelOptions, drafting: Drafting, *, quiet: bool) -> tu
     one, for the default target and when --drafter model asks for it.
     """
     registry = Registry.load()
-    progress = Announced(quiet=quiet)
-    named = options.model or registry.default
+    named = registry.default if options.model is None else options.model
     if named is None:
         raise UsageError("no --model given, and models.toml names no default")
-    target = registry.fetch(named, progress)
+    target = fetch(registry, named, quiet=quiet)
     if drafting.drafter in ("lookup", "none"):
         return target, None
     recommended = registry.resolve(named).draft
-    if options.draft:
-        return target, registry.fetch(options.draft, progress)
+    if options.draft is not None:
+        return target, fetch(registry, options.draft, quiet=quiet)
     if recommended and (options.model is None or drafting.drafter == "model"):
-        return target, registry.fetch(recommended, progress)
+        return target, fetch(registry, recommended, quiet=quiet)
     if recommended and not quiet:
         print(
             f"specdec: no --draft, so only lookup drafts; for {named} try --draft {recommended}",

@@ -9,11 +9,22 @@ import typer
 
 from specdec.errors import UsageError
 
+PIPE_WIDTH = 400  # no line is broken for a program that reads it
+
 app = typer.Typer(
     help="Models by name: list them, find them, get them.\n\n"
     "Your own models.toml adds names and overrides them; 'specdec models list' says where it goes.",
-    no_args_is_help=True,
+    invoke_without_command=True,
 )
+
+
+@app.callback()
+def help_without_command(ctx: typer.Context) -> None:
+    """Without a command there is nothing to do but to say which there are."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit(UsageError.exit_code)
+
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A name from the list, a path, or hf:owner/repo/file.gguf.")
@@ -49,6 +60,8 @@ def list_models(
             name, "yes" if here else "no", size, entry.draft or "", entry.licence, entry.description
         )
     console = Console()
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
     console.print(table)
     console.print(f"\nYour own models: {config_file()}", soft_wrap=True, highlight=False, markup=False)
 
@@ -78,6 +91,6 @@ def pull(
     """
     from specdec.registry import Registry
 
-    from .locate import Announced
+    from .locate import fetch
 
-    print(Registry.load().fetch(name, Announced(quiet=quiet)))
+    print(fetch(Registry.load(), name, quiet=quiet))

@@ -60,7 +60,7 @@ class ModelOptions:
     ] = Loading.n_ctx  # fmt: skip
     n_ctx_draft: Annotated[
         int | None,
-        option("-cd", "--ctx-size-draft", panel=MODELS, min=1, max=1 << 24, metavar="N",
+        option("-cd", "--ctx-size-draft", panel=MODELS, min=2, max=1 << 24, metavar="N",
                help="The drafter's context; by default the target's, as far as the drafter was trained."),
     ] = None  # fmt: skip
     threads: Annotated[

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from specdec.errors import UsageError
 
 from .options import PromptOptions
+
+LARGEST = 64 << 20  # bytes; the largest context that can be asked for holds 16 million tokens
 
 
 def read_prompt(options: PromptOptions) -> str:
@@ -28,7 +31,7 @@ def read_prompt(options: PromptOptions) -> str:
             'no prompt: give one as in specdec generate "Why is the sky blue?", with -f FILE, or in a pipe'
         )
     else:
-        source, text = "stdin", _decode(sys.stdin.buffer.read(), "stdin")
+        source, text = "stdin", _read(sys.stdin.buffer, "stdin")
     if not text:
         raise UsageError(f"the prompt from {source} is empty: there is nothing to answer")
     return text
@@ -36,14 +39,18 @@ def read_prompt(options: PromptOptions) -> str:
 
 def _read_file(path: Path) -> str:
     if str(path) == "-":
-        return _decode(sys.stdin.buffer.read(), "stdin")
+        return _read(sys.stdin.buffer, "stdin")
     try:
-        return _decode(path.expanduser().read_bytes(), str(path))
+        with path.expanduser().open("rb") as file:
+            return _read(file, str(path))
     except OSError as error:
         raise UsageError(f"{path}: cannot read the prompt: {error.strerror}") from error
 
 
-def _decode(raw: bytes, source: str) -> str:
+def _read(file: BinaryIO, source: str) -> str:
+    raw = file.read(LARGEST + 1)
+    if len(raw) > LARGEST:
+        raise UsageError(f"{source}: a prompt of more than {LARGEST >> 20} MiB fits no context")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

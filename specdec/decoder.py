@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ class Decoder:
         Raises UsageError at once for a prompt that is empty or leaves the context no room, and for any
         other max_tokens.
         """
-        history = self._opened(prompt, max_tokens)
+        history = self._opened(prompt, operator.index(max_tokens))
         return self._rounds(history, len(prompt), max_tokens, TextStream(stop), progress)
 
     @property
@@ -105,14 +106,18 @@ class Decoder:
         """Estimated tokens per second over plain decoding's, None before the first token.
 
         What a plain step costs is taken from the rounds without a draft; while there are few of them, from
-        the single passes that were timed when the target's context was made.
+        the passes of one token that were timed when the target's context was made, which cannot take
+        longer than those of several, and from what a row costs this side of llama.cpp.
         """
         stats = self.stats
         if not stats.emitted:
             return None
-        enough = stats.plain_rounds >= 3
-        measured = stats.plain_seconds / stats.plain_rounds if enough else self.target.pass_seconds
-        return min(measured, stats.fastest_pass) * stats.tokens_per_second
+        if stats.plain_rounds >= 3:
+            plain = stats.plain_seconds / stats.plain_rounds
+        else:
+            own = (stats.seconds["sample"] + stats.seconds["other"]) / (stats.drafted + stats.rounds)
+            plain = min(self.target.pass_seconds, stats.seconds["verify"] / stats.rounds) + own
+        return plain * stats.tokens_per_second
 
     def _opened(self, prompt: Tokens | Sequence[int], max_tokens: int) -> Tokens:
         n, n_ctx, n_vocab = len(prompt), self.target.n_ctx, self.target.model.vocab.size
@@ -124,20 +129,21 @@ class Decoder:
                 f"raise -c (the model was trained for {self.target.model.n_ctx_train})"
             )
         if max_tokens != -1 and max_tokens < 1:
-            raise UsageError(f"-n must be at least 1, or -1 for no limit, got {max_tokens}")
-        history = np.empty(n_ctx + self.schedule.longest + 1, np.int32)
-        history[:n] = prompt
-        if history[:n].min() < 0 or history[:n].max() >= n_vocab:
+            raise UsageError(f"max_tokens must be at least 1, or -1 for no limit, got {max_tokens}")
+        ids = np.asarray(prompt)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise UsageError("the prompt must be a sequence of token ids, as Engine.tokenize gives")
+        if ids.min() < 0 or ids.max() >= n_vocab:
             raise UsageError(f"the prompt has token ids outside the target's vocabulary of {n_vocab}")
+        history = np.empty(n_ctx + self.schedule.longest + 1, np.int32)
+        history[:n] = ids
         return history
 
     def _rounds(
         self, history: Tokens, n: int, max_tokens: int, text: TextStream, progress: FeedProgress | None
     ) -> Iterator[Step]:
         began = time.perf_counter()
-        held = self.target.align(history[: n - 1])
-        if held < n - 1:
-            self.target.feed(history[held : n - 1], progress)
+        self._catch_up(history[: n - 1], progress)
         self.stats.seconds["prefill"] += time.perf_counter() - began
 
         end = self.target.n_ctx if max_tokens < 0 else min(self.target.n_ctx, n + max_tokens)
@@ -153,12 +159,13 @@ class Decoder:
             yield step
 
     def _round(self, history: Tokens, room: int, text: TextStream) -> Step:
-        """One draft and its verification. The target's cache holds all of ``history`` but its last token."""
+        """One draft and its verification."""
         clock = [time.perf_counter()]
         draft = self.drafter.propose(history, self.schedule.limit(room))
         x = draft.tokens if self.schedule.worth_verifying(len(draft)) else ()
         clock.append(time.perf_counter())
 
+        self._catch_up(history[:-1])
         rows = self.target.score(np.array([history[-1], *x], np.int32))
         clock.append(time.perf_counter())
 
@@ -173,6 +180,12 @@ class Decoder:
         clock.append(time.perf_counter())
         self.stats.time(clock, drafted=len(x))
         return Step(tokens, pieces, kept, len(x), draft.source, finish_reason="stop" if ended else None)
+
+    def _catch_up(self, text: Tokens, progress: FeedProgress | None = None) -> None:
+        """The history is the authority: the cache holds exactly this much of it, whoever used it before."""
+        held = self.target.align(text)
+        if held < len(text):
+            self.target.feed(text[held:], progress)
 
     def _until_stop(
         self, tokens: Sequence[int], text: TextStream

@@ -38,8 +38,8 @@ class Engine:
 
     def __init__(
         self,
-        target: Path,
-        draft: Path | None = None,
+        target: Path | str,
+        draft: Path | str | None = None,
         *,
         loading: Loading = Loading(),
         drafting: Drafting = Drafting(),
@@ -47,6 +47,7 @@ class Engine:
         abort: Abort | None = None,
     ) -> None:
         began = time.perf_counter()
+        target, draft = Path(target), None if draft is None else Path(draft)
         self.drafting = drafting
         self.kind = drafting.drafter or ("model" if draft else "lookup")
         if self.kind == "model" and draft is None:

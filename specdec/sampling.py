@@ -125,7 +125,8 @@ def _build(
     vocab: Vocabulary, params: SamplingParams, active: tuple[str, ...], bias: dict[int, float], n_ctx: int
 ) -> Chain:
     p = params
-    repeat_n, dry_n = (n_ctx if n < 0 else n for n in (p.repeat_last_n, p.dry_penalty_last_n))
+    # No text is longer than the context; llama.cpp would allocate, and clone, whatever it is told.
+    repeat_n, dry_n = (n_ctx if n < 0 else min(n, n_ctx) for n in (p.repeat_last_n, p.dry_penalty_last_n))
     add: dict[str, Callable[[Chain], None]] = {
         "penalties": lambda c: samplers.add_penalties(
             c, vocab, repeat_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,8 +13,7 @@ class Stats:
     """What happened, in rounds (a draft and its verification, or a plain step).
 
     Counts are of what was kept: a token that a stop cut off was drafted but not accepted.
-    plain_rounds, plain_seconds: rounds without a draft, and their wall time. fastest_pass: the shortest
-    verification, in seconds; one token alone cannot take longer than several together.
+    plain_rounds, plain_seconds: rounds without a draft, and their wall time.
     seconds: wall time by part; "other" is what a round spends outside draft, verify and sample.
     """
 
@@ -25,7 +23,6 @@ class Stats:
     emitted: int = 0
     plain_rounds: int = 0
     plain_seconds: float = 0.0
-    fastest_pass: float = math.inf
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
@@ -45,7 +42,6 @@ class Stats:
 
     def time(self, clock: Sequence[float], *, drafted: int) -> None:
         """Adds a round's timings. clock: when it began, had drafted, verified, sampled, and ended."""
-        self.fastest_pass = min(self.fastest_pass, clock[2] - clock[1])
         if not drafted:
             self.plain_rounds += 1
             self.plain_seconds += clock[-1] - clock[0]

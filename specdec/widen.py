@@ -30,6 +30,7 @@ from .errors import SpecdecError, UsageError
 from .gguf_file import GGUFFile
 from .widened import RECIPE_KEY, SOURCE_KEY, identity, recipe
 
+PAUSE = 60  # seconds that a build at work never goes without a write
 ABANDONED_AFTER = 3600  # seconds without a write after which another build's temporary file is litter
 
 _FFN = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)\.weight")
@@ -196,10 +197,24 @@ def _remove_abandoned(destination: Path) -> None:
     for path in destination.parent.iterdir():
         ours = path.name.startswith(f"{destination.name}.") and path.name.endswith(".partial")
         try:
-            if ours and time.time() - path.stat().st_mtime > ABANDONED_AFTER:
+            if ours and _is_abandoned(path):
                 path.unlink()
         except OSError:  # another build was faster, or the file is not ours to remove
             continue
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether nobody writes to a temporary file any more: its process is gone, or it has rested too long."""
+    rested = time.time() - path.stat().st_mtime
+    if rested > ABANDONED_AFTER or os.name != "posix":
+        return rested > ABANDONED_AFTER
+    try:
+        os.kill(int(path.name.rsplit(".", 2)[1].partition("-")[0]), 0)
+    except ProcessLookupError:
+        return rested > PAUSE  # the cache may be shared with a machine where the process is alive
+    except (PermissionError, ValueError):
+        pass
+    return False
 
 
 def _write_file(plan: Plan, path: Path, progress: Callable[[int, int], None]) -> None:

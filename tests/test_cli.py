@@ -328,7 +328,48 @@ def test_a_recurrent_model_is_refused_by_name(specdec: Specdec, tmp_path: Path, 
     assert specdec("generate", "-m", path, "--drafter", "none", "-n", 3, "the").returncode == 0
 
 
+def test_an_empty_name_is_not_the_default_model(specdec: Specdec) -> None:
+    refused(specdec("generate", "-m", "", "the"), "a model's name is empty")
+
+
+@pytest.mark.parametrize("flags", [["-c", "1"], ["-cd", "1"]])
+def test_a_context_of_one_token(specdec: Specdec, pair: list[str], flags: list[str]) -> None:
+    refused(specdec("generate", *pair, *flags, "the"))
+
+
+def test_a_prompt_without_end_is_refused(specdec: Specdec, pair: list[str]) -> None:
+    refused(specdec("generate", *pair, "-f", "/dev/zero"), "/dev/zero: a prompt of more than 64 MiB")
+
+
+@pytest.mark.parametrize("flag", ["--repeat-last-n", "--dry-penalty-last-n"])
+def test_a_huge_penalty_window_is_the_whole_context(specdec: Specdec, pair: list[str], flag: str) -> None:
+    args = [
+        "generate",
+        *pair,
+        "--repeat-penalty",
+        1.3,
+        "--dry-multiplier",
+        1,
+        "-s",
+        1,
+        "-n",
+        20,
+        "the and of",
+    ]
+    huge, whole = (specdec(*args, flag, n) for n in (2**31 - 1, -1))
+    assert huge.returncode == 0
+    assert huge.stdout == whole.stdout != ""
+
+
 # Help, and a terminal's width.
+
+
+@pytest.mark.parametrize("command", [[], ["models"]])
+def test_without_a_command_the_commands_are_shown(specdec: Specdec, command: list[str]) -> None:
+    done = specdec(*command)
+    assert done.returncode == 2
+    assert "Usage:" in done.stdout
+    assert done.stdout.count("\n") > 5
 
 
 @pytest.mark.parametrize("command", [[], ["generate"], ["models"], ["models", "list"], ["models", "pull"]])
@@ -392,6 +433,33 @@ def test_a_models_toml_of_ones_own(specdec: Specdec, home: Path, models: Path) -
 # Pipes and signals.
 
 
+def shell(env: dict[str, str], line: str) -> subprocess.CompletedProcess[bytes]:
+    """A command line with redirections; $SPECDEC is the program."""
+    env = {**env, "SPECDEC": str(SPECDEC)}
+    return subprocess.run(["sh", "-c", line], env=env, capture_output=True, timeout=60, check=False)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(
+    "command", ["generate {pair} -n 5 the", "generate {pair} --json -n 5 the", "models list", "--help"]
+)
+def test_a_full_disk_is_one_line(env: dict[str, str], pair: list[str], command: str) -> None:
+    done = shell(env, f"$SPECDEC {command.format(pair=' '.join(pair))} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == b"specdec: cannot write the output: No space left on device\n"
+
+
+def test_closed_streams(env: dict[str, str], pair: list[str]) -> None:
+    flat = " ".join(pair)
+    done = shell(env, f"$SPECDEC generate {flat} -n 5 the >&-")
+    assert done.returncode == 1
+    assert done.stderr == b"specdec: standard output is closed: there is nowhere to write to\n"
+    done = shell(env, f"$SPECDEC generate {flat} -q -n 5 the 2>&-")
+    assert (done.returncode, bool(done.stdout)) == (0, True)
+    assert shell(env, "$SPECDEC generate -m nowhere.gguf the 2>&-").returncode == 2
+    assert shell(env, "$SPECDEC generate -m nowhere.gguf the 2>/dev/full").returncode == 2
+
+
 @pytest.fixture
 def slow(tmp_path: Path) -> list[str]:
     """A model that takes some milliseconds a token."""
@@ -437,15 +505,18 @@ def test_ctrl_c_keeps_the_text_so_far_and_exits_130(env: dict[str, str], slow: l
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
-def test_ctrl_c_in_json_gives_the_object_so_far(env: dict[str, str], slow: list[str]) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_json_gives_the_object_so_far(
+    env: dict[str, str], slow: list[str], number: signal.Signals, code: int
+) -> None:
     process = subprocess.Popen(
         [SPECDEC, *slow, "--json", "the"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env,
     )  # fmt: skip
     time.sleep(2.5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, _ = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert json.loads(out)["finish_reason"] == "interrupted"
 
 

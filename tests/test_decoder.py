@@ -370,8 +370,12 @@ def test_a_full_context_ends_the_text(target_model: Model) -> None:
         (list(range(3, 260)), 4, "the prompt has 257 tokens and the context holds 256"),
         ([1, 600], 4, "outside the target's vocabulary of 512"),
         ([1, -3], 4, "outside the target's vocabulary"),
-        ([1, 2], 0, "-n must be at least 1"),
-        ([1, 2], -2, "-n must be at least 1"),
+        ([1, 2], 0, "max_tokens must be at least 1"),
+        ([1, 2], -2, "max_tokens must be at least 1"),
+        ([1, 2**40], 4, "outside the target's vocabulary"),
+        ([1.5, 2.0], 4, "must be a sequence of token ids"),
+        ([[1, 2]], 4, "must be a sequence of token ids"),
+        ("text", 4, "must be a sequence of token ids"),
     ],
 )
 def test_preconditions_are_refused_at_once(target: Context, prompt: list[int], n: int, message: str) -> None:

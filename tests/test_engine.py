@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -42,6 +43,19 @@ def test_every_drafter_writes_what_the_target_writes(models: Path) -> None:
     assert len(set(texts.values())) == 1
     with Engine(models / "target.gguf", loading=SMALL) as engine:
         assert isinstance(engine.decoder(GREEDY).drafter, LookupDrafter)
+
+
+def test_decoders_that_take_turns_on_one_engine_do_not_mix(models: Path) -> None:
+    """The contexts are shared; the history is the authority on what they should hold."""
+    with Engine(str(models / "target.gguf"), str(models / "cousin.gguf"), loading=SMALL) as engine:
+        prompts = [engine.tokenize("the and of"), engine.tokenize("with his they")]
+        alone = [[t for s in engine.decoder(GREEDY).generate(p, 24) for t in s.tokens] for p in prompts]
+        runs = [engine.decoder(GREEDY).generate(p, 24) for p in prompts]
+        mixed: list[list[int]] = [[], []]
+        for _ in range(24):
+            for run, tokens in zip(runs, mixed, strict=True):
+                tokens += [t for step in itertools.islice(run, 1) for t in step.tokens]
+        assert mixed == alone
 
 
 def test_sampling_is_repeatable_by_seed(models: Path) -> None:

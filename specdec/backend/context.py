@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import statistics
 import time
 import weakref
 from collections.abc import Callable
@@ -49,6 +50,10 @@ class Context:
     ) -> None:
         self.model = model
         self.n_ctx = n_ctx or model.n_ctx_train
+        if self.n_ctx < 2:
+            raise UsageError(
+                f"{model.path}: a context of {self.n_ctx} holds no prompt; it needs 2 tokens or more"
+            )
         self.n_outputs = max(2, n_outputs)
         self.decode_seconds = 0.0
         self._abort = abort or Abort()
@@ -249,7 +254,7 @@ class Context:
         raise DecodeError(f"{self.model.path}: llama_decode failed with {code}: {llama.last_errors()}")
 
     def _time_one_pass(self) -> float:
-        """Seconds of a single-token pass on the warm model: the least of three, or of one that takes long."""
+        """Seconds of a single-token pass on the warm model: the median of three, or one that takes long."""
         token = np.array([max(self.model.vocab.bos, 0)], np.int32)
         seconds: list[float] = []
         while len(seconds) < 3 and sum(seconds) < 0.1:
@@ -259,7 +264,7 @@ class Context:
             seconds.append(self.decode_seconds - before)
         self.clear()
         self.decode_seconds = 0.0
-        return min(seconds)
+        return statistics.median(seconds)
 
 
 def _free(context: llama_cpp.llama_context_p, batch: llama_cpp.llama_batch) -> None:
