@@ -38,11 +38,14 @@ class SuffixAutomaton {
     }
 
   private:
+    // Most states have one edge, which they hold themselves; further ones are in a hash table.
     struct State {
-        int32_t length;     // of the longest string that ends here
-        int32_t link;       // the longest proper suffix that ends elsewhere too
-        int32_t end;        // one past where it last was seen to end
-        int32_t first_edge; // of the list through Edge::next
+        int32_t length;      // of the longest string that ends here
+        int32_t link;        // the longest proper suffix that ends elsewhere too
+        int32_t end;         // one past where it last was seen to end
+        int32_t token;       // of the first edge
+        int32_t target;      // of the first edge, kNone before there is one
+        int32_t other_edges; // the list through Edge::next
     };
     struct Edge {
         int32_t state;
@@ -53,7 +56,7 @@ class SuffixAutomaton {
     static constexpr int32_t kNone = -1;
 
     void clear_states() {
-        states_.assign(1, {0, kNone, 0, kNone});
+        states_.assign(1, {0, kNone, 0, 0, kNone, kNone});
         edges_.clear();
         table_.assign(64, kNone);
         last_ = 0;
@@ -77,13 +80,13 @@ class SuffixAutomaton {
         const auto end = static_cast<int32_t>(text_.size());
         const int32_t fresh = new_state(at(last_).length + 1, 0, end);
         int32_t p = last_;
-        while (p != kNone && find(p, token) == kNone) {
+        const int32_t* target = nullptr;
+        while (p != kNone && (target = find(p, token)) == nullptr) {
             add_edge(p, token, fresh);
             p = at(p).link;
         }
         if (p != kNone) {
-            const int32_t edge = find(p, token);
-            const int32_t q = edges_[static_cast<size_t>(edge)].target;
+            const int32_t q = *target;
             at(fresh).link = at(q).length == at(p).length + 1 ? q : split(p, q, token);
         }
         last_ = fresh;
@@ -93,14 +96,15 @@ class SuffixAutomaton {
     // Makes a state of its own for the shorter strings that end in q and are reached from p.
     int32_t split(int32_t p, int32_t q, int32_t token) {
         const int32_t clone = new_state(at(p).length + 1, at(q).link, at(q).end);
-        for (int32_t e = at(q).first_edge; e != kNone; e = edges_[static_cast<size_t>(e)].next) {
+        add_edge(clone, at(q).token, at(q).target);  // q is not the last state, so it has one
+        for (int32_t e = at(q).other_edges; e != kNone; e = edges_[static_cast<size_t>(e)].next) {
             const Edge edge = edges_[static_cast<size_t>(e)];
             add_edge(clone, edge.token, edge.target);
         }
         for (; p != kNone; p = at(p).link) {
-            const int32_t e = find(p, token);
-            if (e == kNone || edges_[static_cast<size_t>(e)].target != q) break;
-            edges_[static_cast<size_t>(e)].target = clone;
+            int32_t* target = find(p, token);
+            if (target == nullptr || *target != q) break;
+            *target = clone;
         }
         at(q).link = clone;
         return clone;
@@ -117,7 +121,7 @@ class SuffixAutomaton {
     State& at(int32_t state) { return states_[static_cast<size_t>(state)]; }
 
     int32_t new_state(int32_t length, int32_t link, int32_t end) {
-        states_.push_back({length, link, end, kNone});
+        states_.push_back({length, link, end, 0, kNone, kNone});
         return static_cast<int32_t>(states_.size() - 1);
     }
 
@@ -127,20 +131,30 @@ class SuffixAutomaton {
         return static_cast<size_t>(key ^ (key >> 29));
     }
 
-    int32_t find(int32_t state, int32_t token) const {
+    // Where the edge of this token leads, nullptr for none; valid until a state or an edge is added.
+    int32_t* find(int32_t state, int32_t token) {
+        State& s = at(state);
+        if (s.target != kNone && s.token == token) return &s.target;
+        if (s.other_edges == kNone) return nullptr;
         const size_t mask = table_.size() - 1;
         for (size_t slot = hash(state, token) & mask;; slot = (slot + 1) & mask) {
             const int32_t e = table_[slot];
-            if (e == kNone) return kNone;
-            const Edge& edge = edges_[static_cast<size_t>(e)];
-            if (edge.state == state && edge.token == token) return e;
+            if (e == kNone) return nullptr;
+            Edge& edge = edges_[static_cast<size_t>(e)];
+            if (edge.state == state && edge.token == token) return &edge.target;
         }
     }
 
     void add_edge(int32_t state, int32_t token, int32_t target) {
-        edges_.push_back({state, token, target, at(state).first_edge});
+        State& s = at(state);
+        if (s.target == kNone) {
+            s.token = token;
+            s.target = target;
+            return;
+        }
+        edges_.push_back({state, token, target, s.other_edges});
         const auto e = static_cast<int32_t>(edges_.size() - 1);
-        at(state).first_edge = e;
+        s.other_edges = e;
         if (2 * edges_.size() > table_.size()) {
             table_.assign(2 * table_.size(), kNone);
             for (size_t i = 0; i < edges_.size(); ++i) place(static_cast<int32_t>(i));

@@ -31,7 +31,10 @@ class Verdict:
 
 
 class Rule(Protocol):
-    """An acceptance rule for a draft of k tokens and the target's k + 1 distributions."""
+    """An acceptance rule for a draft of k tokens and the target's k + 1 distributions.
+
+    p may end with the first distribution that gives its drafted token no chance: nothing later is accepted.
+    """
 
     name: str
     lossless: bool
@@ -98,7 +101,9 @@ class BlockVerification:
         h = np.ones(k + 1)
         c = self._joint_ratios(draft, p)
         for i in range(1, k):
-            if c[i] < 1.0:
+            if c[i] == 0.0:
+                h[i] = 0.0
+            elif c[i] < 1.0:
                 s = p[i].excess(c[i], draft.q[i])
                 h[i] = s / (s + 1.0 - c[i])
         h[k] = c[k]  # 1 for an empty draft
@@ -141,7 +146,7 @@ class Typical:
     def law(self, draft: DraftBlock, p: Sequence[Distribution]) -> Law:
         law = np.zeros(len(draft) + 1)
         accepted = 0
-        for x, target in zip(draft.tokens, p[:-1], strict=True):
+        for x, target in zip(draft.tokens, p, strict=False):
             if target.prob(x) < self.threshold * target.probs.max():
                 break
             accepted += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
 
 import numpy as np
 
@@ -51,24 +53,34 @@ class Sampler:
         rows: float32 [n, vocab], n ≤ len(draft) + 1; the last row follows history + draft, the one
         before it history + draft[:-1], and so on: k + 1 rows to verify a draft of k, one to extend it.
         history: int32 [m]. A row may be shorter than the vocabulary: ids past its end do not exist.
+        Ends early after a position where the drafted token cannot be drawn: it will be rejected, and rows
+        that nobody asks for are not even read.
         """
-        if self._argmax_decides:
-            return [Distribution.point(int(x)) for x in argmax(rows)]
-        if not self.params.remembers:
-            return [self._through(self._toss(), row, self._always_touched) for row in rows]
-        self._follow(history)
-        clones = {chain: chain.clone() for chain in self._chains}
         first = len(draft) + 1 - len(rows)
-        text = np.concatenate([history, np.asarray(draft, np.int32)])
-        found = []
-        for i in range(len(draft) + 1):
-            if i >= first:
-                touched = self._touched(text[: len(history) + i])
-                found.append(self._through(clones[self._toss()], rows[i - first], touched))
-            if i < len(draft):
-                for clone in clones.values():
-                    clone.accept(draft[i])
+        found: list[Distribution] = []
+        for at, follow in enumerate(self._positions(history, draft), start=-first):
+            if at < 0:
+                continue
+            found.append(follow(rows[at]))
+            if at + first < len(draft) and found[-1].prob(draft[at + first]) == 0.0:
+                break
         return found
+
+    def _positions(self, history: Tokens, draft: Sequence[int]) -> Iterator[Callable[[Rows], Distribution]]:
+        """For each position from after history to after the draft: how its row becomes a Distribution."""
+        if self._argmax_decides:
+            yield from repeat(_at_argmax, len(draft) + 1)
+        elif not self.params.remembers:
+            for _ in range(len(draft) + 1):
+                yield partial(self._through, self._toss(), self._always_touched)
+        else:
+            self._follow(history)
+            clones = {chain: chain.clone() for chain in self._chains}
+            text = np.concatenate([history, np.asarray(draft, np.int32)])
+            for i in range(len(draft) + 1):
+                yield partial(self._through, clones[self._toss()], self._touched(text[: len(history) + i]))
+                for clone in clones.values() if i < len(draft) else ():
+                    clone.accept(draft[i])
 
     def _toss(self) -> Chain:
         if self._spared is None or self._rng.random() < self.params.xtc_probability:
@@ -92,7 +104,7 @@ class Sampler:
         recent = text if window < 0 else text[max(0, len(text) - window) :]
         return np.union1d(self._always_touched, recent).astype(np.int32, copy=False)
 
-    def _through(self, chain: Chain, row: Rows, touched: Tokens) -> Distribution:
+    def _through(self, chain: Chain, touched: Tokens, row: Rows) -> Distribution:
         touched = touched[touched < len(row)]
         if self._short_list and self._short_list + len(touched) < len(row):
             # A touched token may sink below k others, so k more than the touched ones are looked at.
@@ -100,6 +112,10 @@ class Sampler:
         else:
             ids, logits = self._all_ids[: len(row)], row
         return Distribution.from_logits(*chain.apply(ids, logits, self._scratch))
+
+
+def _at_argmax(row: Rows) -> Distribution:
+    return Distribution.point(int(argmax(row[None, :])[0]))
 
 
 def _short_list(params: SamplingParams, active: tuple[str, ...]) -> int:

@@ -85,6 +85,26 @@ def test_the_output_law_is_the_targets(
         assert difference <= 1e-12, f"seed {seed}"
 
 
+@pytest.mark.parametrize("rule", [*LOSSLESS, Typical(0.2)], ids=lambda r: r.name)
+def test_what_follows_a_token_without_a_chance_is_not_asked_for(rule: Rule) -> None:
+    shortened = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        p, q = conditional(rng, 4, 3, 0.5), conditional(rng, 4, 3, 0.2)
+        for x in itertools.product(range(4), repeat=3):
+            drawn = [q(x[:i]) for i in range(3)]
+            if not all(d.prob(t) for d, t in zip(drawn, x, strict=True)):
+                continue
+            whole = [p(x[:i]) for i in range(4)]
+            end = next((i + 1 for i in range(3) if whole[i].prob(x[i]) == 0.0), 4)
+            shortened += end < 4
+            draft = DraftBlock(x, drawn)
+            law = rule.law(draft, whole[:end])
+            assert law.tolist() == rule.law(draft, whole).tolist()
+            assert not law[end:].any()
+    assert shortened > 100
+
+
 @pytest.mark.parametrize("rule", LOSSLESS, ids=lambda r: r.name)
 def test_a_drafter_like_the_target_is_always_accepted(rule: Rule) -> None:
     rng = np.random.default_rng(3)

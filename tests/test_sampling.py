@@ -115,6 +115,24 @@ def assert_same(got: Distribution, expected: Distribution) -> None:
     assert got.probs.sum() == pytest.approx(1.0, abs=1e-12)
 
 
+def assert_all_same(
+    got: Sequence[Distribution],
+    model: Model,
+    params: SamplingParams,
+    rows: np.ndarray,
+    history: Any,
+    draft: Any,
+) -> None:
+    """Each position equals the oracle's, up to the first whose drafted token cannot be drawn."""
+    for i, row in enumerate(rows):
+        expected = oracle(model, params, row, [*history, *draft[:i]])
+        assert_same(got[i], expected)
+        if i < len(draft) and expected.prob(draft[i]) == 0.0:
+            assert len(got) == i + 1
+            return
+    assert len(got) == len(rows)
+
+
 def rows_of(seed: int, n: int, n_vocab: int, spread: float) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal((n, n_vocab)) * spread).astype(np.float32)
 
@@ -132,9 +150,9 @@ def test_a_sampler_alone(target_model: Model, name: str) -> None:
         draft = [*history[4:7].tolist(), 200, int(history[9])]
         rows = rows_of(seed, len(draft) + 1, 512, spread)
         rows[:, history[:5]] += 2 * spread  # what was said before is likely again: penalties must bite
+        rows[range(len(draft)), draft] = rows.max(axis=1)[:-1] + 0.01  # and the draft stands a chance
         got = sampler(target_model, params).distributions(rows, history, draft)
-        for i, row in enumerate(rows):
-            assert_same(got[i], oracle(target_model, params, row, [*history.tolist(), *draft[:i]]))
+        assert_all_same(got, target_model, params, rows, history.tolist(), draft)
 
 
 def values(name: str, low: float, high: float, neutral: float) -> st.SearchStrategy[dict[str, Any]]:
@@ -175,15 +193,16 @@ def test_samplers_combined_in_any_order(
     history = rng.integers(3, 40, 25).astype(np.int32)
     draft = rng.integers(3, 40, 2).tolist()
     rows = rows_of(seed, 3, 512, spread)
+    rows[[0, 1], draft] = rows.max(axis=1)[:2] + 0.01  # the draft stands a chance
     got = sampler(target_model, params).distributions(rows, history, draft)
-    for i, row in enumerate(rows):
-        assert_same(got[i], oracle(target_model, params, row, [*history, *draft[:i]]))
+    assert_all_same(got, target_model, params, rows, history.tolist(), draft)
 
 
 def test_one_row_extends_a_draft(target_model: Model) -> None:
     params = replace(OFF, repeat_penalty=1.5, top_k=8)
     history = np.array([5, 6, 7], np.int32)
     rows = rows_of(2, 3, 512, 2.0)
+    rows[[0, 1], [8, 9]] = 20.0
     whole = sampler(target_model, params).distributions(rows, history, [8, 9])
     s = sampler(target_model, params)
     for i in range(3):
