@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specdec.errors import AbortedError, UsageError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specdec.decoder import FinishReason
     from specdec.tokens import Tokens
 
-    from .view import View
+    from .view import Status, View
 
 
 @takes(PromptOptions, ModelOptions, DraftOptions, SamplingOptions, OutputOptions)
@@ -122,7 +122,7 @@ class Run:
         if step.finish_reason is not None:
             self.finish_reason = step.finish_reason
 
-    def _status(self, step: Step) -> Any:
+    def _status(self, step: Step) -> Status:
         from .view import Status
 
         stats = self._decoder.stats

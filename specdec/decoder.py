@@ -143,7 +143,7 @@ class Decoder:
         self, history: Tokens, n: int, max_tokens: int, text: TextStream, progress: FeedProgress | None
     ) -> Iterator[Step]:
         began = time.perf_counter()
-        self._catch_up(history[: n - 1], progress)
+        self.target.hold(history[: n - 1], progress)
         self.stats.seconds["prefill"] += time.perf_counter() - began
 
         end = self.target.n_ctx if max_tokens < 0 else min(self.target.n_ctx, n + max_tokens)
@@ -165,7 +165,7 @@ class Decoder:
         x = draft.tokens if self.schedule.worth_verifying(len(draft)) else ()
         clock.append(time.perf_counter())
 
-        self._catch_up(history[:-1])
+        self.target.hold(history[:-1])
         rows = self.target.score(np.array([history[-1], *x], np.int32))
         clock.append(time.perf_counter())
 
@@ -180,12 +180,6 @@ class Decoder:
         clock.append(time.perf_counter())
         self.stats.time(clock, drafted=len(x))
         return Step(tokens, pieces, kept, len(x), draft.source, finish_reason="stop" if ended else None)
-
-    def _catch_up(self, text: Tokens, progress: FeedProgress | None = None) -> None:
-        """The history is the authority: the cache holds exactly this much of it, whoever used it before."""
-        held = self.target.align(text)
-        if held < len(text):
-            self.target.feed(text[held:], progress)
 
     def _until_stop(
         self, tokens: Sequence[int], text: TextStream

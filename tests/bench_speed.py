@@ -126,15 +126,11 @@ def timed(target: Context, source: Context | str | None, prompt: Tokens, k: int,
     rng = np.random.default_rng(0)
     drafter: Drafter = NoDrafter()
     if isinstance(source, Context):
-        source.align(prompt)
-        if len(source) < len(prompt):
-            source.feed(prompt[len(source) :])
+        source.hold(prompt)
         drafter = ModelDrafter(source, GREEDY, rng, draft_max=k)
     elif source == "lookup":
         drafter = LookupDrafter()
-    target.align(prompt[:-1])
-    if len(target) < len(prompt) - 1:
-        target.feed(prompt[len(target) : -1])
+    target.hold(prompt[:-1])
     sampler = Sampler(target.model.vocab, GREEDY, rng, target.n_ctx)
     decoder = Decoder(target, drafter, sampler, FixedSchedule(k), BlockVerification(), rng)
     contexts = [target, source] if isinstance(source, Context) else [target]

@@ -467,14 +467,14 @@ def slow(tmp_path: Path) -> list[str]:
     return ["generate", "-m", str(path), "-c", "2048", "-t", "1", "--drafter", "none", "--ignore-eos"]
 
 
+def started(env: dict[str, str], *args: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """The program at work, its output in pipes."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen([SPECDEC, *args], stdin=stdin, stdout=pipe, stderr=pipe, env=env)
+
+
 def test_a_reader_that_leaves_ends_it_quietly(env: dict[str, str], slow: list[str]) -> None:
-    process = subprocess.Popen(
-        [SPECDEC, *slow, "the"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        env=env,
-    )
+    process = started(env, *slow, "the")
     assert process.stdout is not None
     assert process.stdout.read(5)
     process.stdout.close()
@@ -486,13 +486,7 @@ def test_a_reader_that_leaves_ends_it_quietly(env: dict[str, str], slow: list[st
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
 def test_ctrl_c_keeps_the_text_so_far_and_exits_130(env: dict[str, str], slow: list[str]) -> None:
-    process = subprocess.Popen(
-        [SPECDEC, *slow, "the"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        env=env,
-    )
+    process = started(env, *slow, "the")
     assert process.stdout is not None
     first = process.stdout.read(5)
     time.sleep(0.5)
@@ -509,10 +503,7 @@ def test_ctrl_c_keeps_the_text_so_far_and_exits_130(env: dict[str, str], slow: l
 def test_a_signal_in_json_gives_the_object_so_far(
     env: dict[str, str], slow: list[str], number: signal.Signals, code: int
 ) -> None:
-    process = subprocess.Popen(
-        [SPECDEC, *slow, "--json", "the"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env,
-    )  # fmt: skip
+    process = started(env, *slow, "--json", "the")
     time.sleep(2.5)
     process.send_signal(number)
     out, _ = process.communicate(timeout=30)
@@ -525,10 +516,7 @@ def test_a_signal_in_json_gives_the_object_so_far(
 def test_a_signal_while_a_long_prompt_is_read(
     env: dict[str, str], slow: list[str], number: signal.Signals, code: int
 ) -> None:
-    process = subprocess.Popen(
-        [SPECDEC, *slow, "-c", "16000"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE, env=env,
-    )  # fmt: skip
+    process = started(env, *slow, "-c", "16000", stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(b"the and of in " * 3500)
     process.stdin.close()

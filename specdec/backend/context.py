@@ -168,6 +168,15 @@ class Context:
                 self.clear()
         return self._n_held
 
+    def hold(self, text: Tokens, progress: FeedProgress | None = None) -> None:
+        """Makes the cache hold exactly ``text``, whoever used it before: aligns it and feeds the rest.
+
+        progress and what is raised: as for :meth:`feed`.
+        """
+        held = self.align(text)
+        if held < len(text):
+            self.feed(text[held:], progress)
+
     def rollback(self, keep: int) -> None:
         """Takes back every token past the first ``keep``.
 
