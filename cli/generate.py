@@ -82,7 +82,7 @@ def generate(
 
 
 def _tokens(engine: Engine, prompt: str, *, raw: bool) -> Tokens:
-    if raw or engine.target.model.chat_template is None:
+    if raw or (engine.target.model.chat_template is None and engine.loading.chat_template is None):
         return engine.tokenize(prompt)
     return engine.tokenize_chat([{"role": "user", "content": prompt}])
 

@@ -176,7 +176,7 @@ class Decoder:
         tokens, pieces, ended = self._until_stop([*x[: verdict.accepted], verdict.token], text)
         kept = min(verdict.accepted, len(tokens))
         self.target.rollback(len(history) + kept)
-        self.stats.count(drafted=len(x), accepted=kept, emitted=len(tokens))
+        self.stats.count(drafted=len(x), accepted=kept, emitted=len(tokens), source=draft.source)
         clock.append(time.perf_counter())
         self.stats.time(clock, drafted=len(x))
         return Step(tokens, pieces, kept, len(x), draft.source, finish_reason="stop" if ended else None)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from specdec.settings import Drafting, Loading, SamplingParams
+from specdec.settings import DrafterKind, Drafting, Loading, SamplingParams
 
 from . import vocab
 from .acceptance import BlockVerification, Rule, TokenRejection, Typical
-from .backend import Abort, Context, Message, Model, render_chat
+from .backend import Abort, ChatTemplate, Context, Message, Model
 from .decoder import Decoder
 from .distribution import Rng
 from .drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
@@ -30,7 +31,8 @@ LoadProgress = Callable[[float], None]
 class Engine:
     """Owns the loaded models and their contexts; a context manager that frees them.
 
-    target, draft: paths of GGUF files; draft may be None. progress: called with the share of all bytes
+    target, draft: paths of GGUF files; draft may be None. longest_draft: how long drafts may become with
+    :meth:`redraft`, at least what ``drafting`` asks for. progress: called with the share of all bytes
     that is loaded, 0 to 1. abort: stops loading and generating, which raise AbortedError. Raises UsageError,
     before anything is loaded, for a file that is missing, broken or generates no text, and for a drafter
     whose vocabulary means something else.
@@ -43,45 +45,78 @@ class Engine:
         *,
         loading: Loading = Loading(),
         drafting: Drafting = Drafting(),
+        longest_draft: int = 0,
         progress: LoadProgress | None = None,
         abort: Abort | None = None,
     ) -> None:
         began = time.perf_counter()
-        target, draft = Path(target), None if draft is None else Path(draft)
-        self.drafting = drafting
-        self.kind = drafting.drafter or ("model" if draft else "lookup")
-        if self.kind == "model" and draft is None:
-            raise UsageError("--drafter model needs a drafter GGUF: name one with --draft")
-        self.shared_vocab = _checked(target, draft if self.kind == "model" else None)
+        target, draft = Path(target), _drafts(drafting, None if draft is None else Path(draft))
+        _compared(target, draft)
         report = progress or (lambda _share: None)
-        weight = _share_of(target, draft) if self.kind == "model" else 1.0
+        weight = _share_of(target, draft)
         self.abort = abort or Abort()
+        self.loading = loading
+        self.drafting = drafting
         self.draft: Context | None = None
+        self.shared_vocab: int | None = None
         model = Model(
             target, gpu_layers=loading.gpu_layers, progress=lambda s: report(s * weight), abort=self.abort
         )
-        self._models = [model]
         try:
-            n_outputs = 1 if self.kind == "none" else drafting.draft_max + 1
+            n_outputs = 1 + max(longest_draft, 0 if drafting.drafter == "none" else drafting.draft_max)
             self.target = Context(
                 model, n_ctx=loading.n_ctx, n_outputs=n_outputs, threads=loading.threads, abort=self.abort
             )
-            if self.kind == "model" and draft is not None:
-                self.draft = self._load_draft(draft, loading, lambda s: report(weight + s * (1 - weight)))
+            self.redraft(drafting, draft, progress=lambda s: report(weight + s * (1 - weight)))
         except BaseException:
-            self.close()
+            model.close()
             raise
         self.load_seconds = time.perf_counter() - began
 
-    def _load_draft(self, draft: Path, loading: Loading, report: LoadProgress) -> Context:
+    @property
+    def kind(self) -> DrafterKind:
+        """Who drafts: the drafter that was asked for, else the model when there is one, else lookup."""
+        return self.drafting.drafter or ("lookup" if self.draft is None else "model")
+
+    def redraft(
+        self, drafting: Drafting, draft: Path | str | None = None, *, progress: LoadProgress | None = None
+    ) -> None:
+        """Changes who drafts, and how; the target and what it has read stay as they are.
+
+        draft: the drafter's GGUF; the one that is loaded is not loaded again, any other takes its place.
+        Decoders made before must not be used afterwards. Raises as the constructor does; then nothing
+        has changed.
+        """
+        draft = _drafts(drafting, None if draft is None else Path(draft))
+        longest = self.target.n_outputs - 1
+        if drafting.drafter != "none" and drafting.draft_max > longest:
+            raise UsageError(
+                f"drafts of {drafting.draft_max} tokens are longer than the {longest} that this run was "
+                "started for; start it with that --draft-max"
+            )
+        loaded, shared = self.draft, self.shared_vocab
+        if draft is None:
+            self.draft, self.shared_vocab = None, None
+        elif loaded is None or draft != loaded.model.path:
+            shared = _compared(self.target.model.path, draft)
+            self.draft, self.shared_vocab = self._load_draft(draft, progress), shared
+        self.drafting = drafting
+        if loaded is not None and loaded is not self.draft:
+            loaded.model.close()
+
+    def _load_draft(self, draft: Path, progress: LoadProgress | None) -> Context:
+        loading = self.loading
         layers = loading.gpu_layers if loading.gpu_layers_draft is None else loading.gpu_layers_draft
-        model = Model(draft, gpu_layers=layers, progress=report, abort=self.abort)
-        self._models.append(model)
-        n_ctx = loading.n_ctx_draft
-        if n_ctx is None:
-            n_ctx = min(self.target.n_ctx, model.n_ctx_train or self.target.n_ctx)
-        threads = loading.threads_draft or loading.threads
-        return Context(model, n_ctx=n_ctx, threads=threads, abort=self.abort)
+        model = Model(draft, gpu_layers=layers, progress=progress, abort=self.abort)
+        try:
+            n_ctx = loading.n_ctx_draft
+            if n_ctx is None:
+                n_ctx = min(self.target.n_ctx, model.n_ctx_train or self.target.n_ctx)
+            threads = loading.threads_draft or loading.threads
+            return Context(model, n_ctx=n_ctx, threads=threads, abort=self.abort)
+        except BaseException:
+            model.close()
+            raise
 
     def decoder(self, sampling: SamplingParams = SamplingParams(), seed: int | None = None) -> Decoder:
         """A Decoder over this engine's contexts; they serve one Decoder at a time.
@@ -122,14 +157,20 @@ class Engine:
         """Token ids of a text to be continued as it stands; control tokens may be spelled out."""
         return self.target.model.vocab.tokenize(text, special=True)
 
+    @functools.cached_property
+    def template(self) -> ChatTemplate:
+        """The chat template: the one that was asked for, else the model's. Raises UsageError without one."""
+        return ChatTemplate(self.target.model, self.loading.chat_template)
+
     def tokenize_chat(self, messages: list[Message]) -> Tokens:
-        """Token ids of a conversation in the model's chat template, ending where its answer begins."""
-        return self.tokenize(render_chat(self.target.model, messages))
+        """Token ids of a conversation in the chat template, ending where its answer begins."""
+        return self.tokenize(self.template.render(messages))
 
     def close(self) -> None:
         """Frees contexts and models."""
-        for model in reversed(self._models):
-            model.close()
+        if self.draft is not None:
+            self.draft.model.close()
+        self.target.model.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -140,7 +181,14 @@ class Engine:
         self.close()
 
 
-def _checked(target: Path, draft: Path | None) -> int | None:
+def _drafts(drafting: Drafting, draft: Path | None) -> Path | None:
+    """The drafter's file where a model is to draft."""
+    if drafting.drafter == "model" and draft is None:
+        raise UsageError("--drafter model needs a drafter GGUF: name one with --draft")
+    return draft if drafting.drafter in (None, "model") else None
+
+
+def _compared(target: Path, draft: Path | None) -> int | None:
     """Reads the headers, refuses what cannot work; the number of ids both vocabularies share."""
     target_file = GGUFFile.read(target)
     target_file.require_text_generation()

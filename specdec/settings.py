@@ -9,6 +9,7 @@ from typing import Literal
 from .errors import UsageError
 
 ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+DrafterKind = Literal["model", "lookup", "none"]
 DRY_BREAKERS = ("\n", ":", '"', "*")
 
 
@@ -95,7 +96,8 @@ class Loading:
 
     n_ctx: the target's context in tokens, 0 for what the model was trained with; n_ctx_draft: the
     drafter's, None for as much as the target's and the drafter's training allow. threads: None for the
-    physical cores. gpu_layers: None for llama.cpp's default, negative for all.
+    physical cores. gpu_layers: None for llama.cpp's default, negative for all. chat_template: a name of
+    llama.cpp's templates, or Jinja; None for the model's own.
     """
 
     n_ctx: int = 4096
@@ -104,6 +106,7 @@ class Loading:
     threads_draft: int | None = None
     gpu_layers: int | None = None
     gpu_layers_draft: int | None = None
+    chat_template: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Drafting:
     which it stops. typical_threshold is used by ``accept="typical"`` alone, which is lossy.
     """
 
-    drafter: Literal["model", "lookup", "none"] | None = None
+    drafter: DrafterKind | None = None
     draft_max: int = 8
     draft_min: int = 0
     p_min: float = 0.0

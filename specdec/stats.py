@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+Counts = dict[str, int]
+
 PARTS = ("load", "prefill", "draft", "verify", "sample", "other")
 
 
@@ -14,6 +16,7 @@ class Stats:
 
     Counts are of what was kept: a token that a stop cut off was drafted but not accepted.
     plain_rounds, plain_seconds: rounds without a draft, and their wall time.
+    by_drafter: for each drafter that proposed something: rounds, drafted, accepted.
     seconds: wall time by part; "other" is what a round spends outside draft, verify and sample.
     """
 
@@ -25,10 +28,11 @@ class Stats:
     plain_seconds: float = 0.0
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
+    by_drafter: dict[str, Counts] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
 
-    def count(self, *, drafted: int, accepted: int, emitted: int) -> None:
-        """Adds one round."""
+    def count(self, *, drafted: int, accepted: int, emitted: int, source: str) -> None:
+        """Adds one round. source: the drafter's name."""
         self.rounds += 1
         self.drafted += drafted
         self.accepted += accepted
@@ -36,6 +40,11 @@ class Stats:
         longer = drafted - len(self.drafted_by_position)
         self.drafted_by_position += [0] * longer
         self.accepted_by_position += [0] * longer
+        if drafted:
+            own = self.by_drafter.setdefault(source, {"rounds": 0, "drafted": 0, "accepted": 0})
+            own["rounds"] += 1
+            own["drafted"] += drafted
+            own["accepted"] += accepted
         for i in range(drafted):
             self.drafted_by_position[i] += 1
             self.accepted_by_position[i] += i < accepted
@@ -88,6 +97,7 @@ class Stats:
             "mean_accepted_length": round(self.mean_accepted_length, 3),
             "accepted_by_position": self.accepted_by_position,
             "drafted_by_position": self.drafted_by_position,
+            "by_drafter": self.by_drafter,
             "tokens_per_second": round(self.tokens_per_second, 2),
             "seconds": {part: round(value, 4) for part, value in self.seconds.items()},
         }

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import track
 
 from specdec.acceptance import BlockVerification
-from specdec.backend import Context, Model, render_chat
+from specdec.backend import ChatTemplate, Context, Model
 from specdec.decoder import Decoder
 from specdec.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from specdec.registry import Registry
@@ -89,7 +89,8 @@ def requantise(source: Path, destination: Path) -> None:
 
 def read_prompts(model: Model, path: Path | None) -> list[Tokens]:
     texts = PROMPTS if path is None else [json.loads(line)["turns"][0] for line in path.open()]
-    chats = [render_chat(model, [{"role": "user", "content": text}]) for text in texts]
+    template = ChatTemplate(model)
+    chats = [template.render([{"role": "user", "content": text}]) for text in texts]
     return [model.vocab.tokenize(chat, special=True) for chat in chats]
 
 

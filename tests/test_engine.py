@@ -15,6 +15,7 @@ import tiny
 
 import specdec
 from specdec import Drafting, Engine, Loading, SamplingParams, UsageError
+from specdec.backend import builtin_templates
 from specdec.drafters import LookupDrafter, ModelDrafter, NoDrafter
 
 SMALL = Loading(n_ctx=256, threads=1)
@@ -89,7 +90,7 @@ def test_a_chat_is_rendered_with_the_models_template(tmp_path: Path) -> None:
         assert got.tolist() == expected.tolist()
     with (
         Engine(tiny.llama(tmp_path / "plain.gguf"), loading=SMALL) as engine,
-        pytest.raises(UsageError, match="has no chat template; use --raw"),
+        pytest.raises(UsageError, match="has no chat template; --chat-template chatml"),
     ):
         engine.tokenize_chat([{"role": "user", "content": "hello"}])
 
@@ -99,10 +100,48 @@ def test_a_template_that_fails_is_an_error_of_one_line(tmp_path: Path, template:
     path = tiny.llama(tmp_path / "chat.gguf", chat_template=template)
     with (
         Engine(path, loading=SMALL) as engine,
-        pytest.raises(UsageError, match=r"chat\.gguf: its chat template failed \(.+\); use --raw") as caught,
+        pytest.raises(
+            UsageError, match=r"chat\.gguf: the chat template failed \(.+\); --chat-template names"
+        ) as caught,
     ):
         engine.tokenize_chat([{"role": "user", "content": "hello"}])
     assert "\n" not in str(caught.value)
+
+
+def test_a_template_by_name_is_llama_cpps_own(tmp_path: Path) -> None:
+    path = tiny.llama(tmp_path / "chat.gguf", chat_template="{{ raise_exception('not this one') }}")
+    messages = [{"role": "user", "content": "héllo 😀"}]
+    with Engine(path, loading=Loading(n_ctx=256, threads=1, chat_template="chatml")) as engine:
+        expected = "<|im_start|>user\nhéllo 😀<|im_end|>\n<|im_start|>assistant\n"
+        assert engine.template.render(messages) == expected
+        assert engine.tokenize_chat(messages).tolist() == engine.tokenize(expected).tolist()
+    with Engine(
+        path, loading=Loading(n_ctx=256, threads=1, chat_template="{{ messages[0].content }}!")
+    ) as engine:
+        assert engine.template.render(messages) == "héllo 😀!"
+    assert {"chatml", "llama3", "gemma"} <= set(builtin_templates())
+
+
+def test_the_drafter_changes_and_the_target_keeps_what_it_read(models: Path, tmp_path: Path) -> None:
+    other = tiny.llama(tmp_path / "other.gguf", n_vocab=1024)
+    with Engine(models / "target.gguf", models / "cousin.gguf", loading=SMALL, longest_draft=16) as engine:
+        text = text_of(engine)
+        read = engine.target.tokens_fed
+        cousin = engine.draft
+        assert cousin is not None
+        engine.redraft(Drafting(draft_max=16), models / "cousin.gguf")
+        assert engine.draft is cousin
+        with pytest.raises(UsageError, match=r"1,024.*512"):
+            engine.redraft(Drafting(), other)
+        with pytest.raises(UsageError, match="longer than the 16"):
+            engine.redraft(Drafting(draft_max=17), models / "cousin.gguf")
+        assert (engine.draft, engine.drafting.draft_max) == (cousin, 16)
+        engine.redraft(Drafting(), models / "stranger.gguf")
+        with pytest.raises(ValueError, match="closed"):
+            _ = cousin.pointer
+        engine.redraft(Drafting(drafter="none"))
+        assert (engine.kind, engine.draft, engine.target.tokens_fed) == ("none", None, read)
+        assert text_of(engine) == text
 
 
 def test_another_vocabulary_is_refused_with_both_sizes_before_anything_is_loaded(

@@ -4,20 +4,21 @@ from .chain import Candidates, Chain
 from .context import Context, FeedProgress, Rows
 from .llama import Abort, default_threads, supports_gpu
 from .model import Model
-from .template import Message, render_chat
+from .template import ChatTemplate, Message, builtin_templates
 from .vocabulary import Vocabulary
 
 __all__ = [
     "Abort",
     "Candidates",
     "Chain",
+    "ChatTemplate",
     "Context",
     "FeedProgress",
     "Message",
     "Model",
     "Rows",
     "Vocabulary",
+    "builtin_templates",
     "default_threads",
-    "render_chat",
     "supports_gpu",
 ]

@@ -34,6 +34,8 @@ class Context:
     threads: for decoding and prompts; None for the physical cores.
     abort: stops a decode from another thread or a signal.
 
+    decode_seconds, tokens_fed: what all passes took, and how many tokens they read, since it was made.
+
     Making one runs a few small passes: they find out how this memory rolls back and what one token
     costs (``pass_seconds``), and bring the weights into memory.
     Raises UsageError when llama.cpp cannot make the context, mostly for want of memory.
@@ -56,6 +58,7 @@ class Context:
             )
         self.n_outputs = max(2, n_outputs)
         self.decode_seconds = 0.0
+        self.tokens_fed = 0
         self._abort = abort or Abort()
         self._pointer: llama_cpp.llama_context_p | None = None
         params = self._params(threads or llama.default_threads())
@@ -239,6 +242,7 @@ class Context:
             raise DecodeError(f"{self.model.path}: llama_decode gave no logits")
         self._held[start : start + n] = tokens
         self._n_held = start + n
+        self.tokens_fed += n
         return self._rows(ctypes.addressof(logits.contents), n_rows)
 
     def _rows(self, address: int, n_rows: int) -> Rows:
@@ -272,7 +276,7 @@ class Context:
             self.score(token)
             seconds.append(self.decode_seconds - before)
         self.clear()
-        self.decode_seconds = 0.0
+        self.decode_seconds, self.tokens_fed = 0.0, 0
         return statistics.median(seconds)
 
 
