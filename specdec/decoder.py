@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from .distribution import Rng
 from .drafters import Drafter, NoDrafter
 from .drafters.model import irreversible
 from .errors import UsageError
+from .logprobs import TokenLogprobs, token_logprobs
 from .sampling import Sampler
 from .schedule import Schedule
 from .stats import Stats
@@ -23,6 +25,7 @@ from .text import TextStream
 from .tokens import Tokens
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
+MakeRoom = Callable[[Tokens], Tokens | None]
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class Step:
     tokens: the ids, those of the draft first. pieces: the text each token releases, '' where a
     character or a possible stop string is still unfinished. tail: text released because the
     generation ended. accepted: how many of the tokens came from the draft; drafted: its length.
-    source: the drafter's name. finish_reason: set on the last step.
+    source: the drafter's name. finish_reason: set on the last step. logprobs: one for each token, when
+    they were asked for.
     """
 
     tokens: tuple[int, ...]
@@ -42,6 +46,7 @@ class Step:
     source: str
     tail: str = ""
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
     def text(self) -> str:
@@ -89,17 +94,25 @@ class Decoder:
         max_tokens: int = -1,
         *,
         stop: Sequence[str] = (),
+        logprobs: int = 0,
         progress: FeedProgress | None = None,
+        make_room: MakeRoom | None = None,
     ) -> Iterator[Step]:
         """Continues the prompt, a Step a round; the last one has a finish_reason.
 
         prompt: token ids, at least one. max_tokens: at least 1, or -1 for no limit. stop: strings that
-        end the text and are not part of it. progress: called with (read, in all) while the prompt is read.
+        end the text and are not part of it. logprobs: how many of the likeliest tokens each step tells, 0
+        for none. progress: called with (read, in all) while the prompt is read. make_room: given all that
+        the context holds when it is full, a shorter history to go on from, or None to end.
         Raises UsageError at once for a prompt that is empty or leaves the context no room, and for any
         other max_tokens.
         """
-        history = self._opened(prompt, operator.index(max_tokens))
-        return self._rounds(history, len(prompt), max_tokens, TextStream(stop), progress)
+        n = self._checked(prompt)
+        if operator.index(max_tokens) != -1 and max_tokens < 1:
+            raise UsageError(f"max_tokens must be at least 1, or -1 for no limit, got {max_tokens}")
+        history = np.empty(self.target.n_ctx + self.schedule.longest + 1, np.int32)
+        history[:n] = prompt
+        return self._rounds(history, n, max_tokens, TextStream(stop), logprobs, progress, make_room)
 
     @property
     def speedup(self) -> float | None:
@@ -119,7 +132,8 @@ class Decoder:
             plain = min(self.target.pass_seconds, stats.seconds["verify"] / stats.rounds) + own
         return plain * stats.tokens_per_second
 
-    def _opened(self, prompt: Tokens | Sequence[int], max_tokens: int) -> Tokens:
+    def _checked(self, prompt: Tokens | Sequence[int]) -> int:
+        """The prompt's length. Raises UsageError for one that cannot be continued."""
         n, n_ctx, n_vocab = len(prompt), self.target.n_ctx, self.target.model.vocab.size
         if n == 0:
             raise UsageError("the prompt is empty: there is nothing to continue")
@@ -128,37 +142,56 @@ class Decoder:
                 f"the prompt has {n} tokens and the context holds {n_ctx}: nothing more fits; "
                 f"raise -c (the model was trained for {self.target.model.n_ctx_train})"
             )
-        if max_tokens != -1 and max_tokens < 1:
-            raise UsageError(f"max_tokens must be at least 1, or -1 for no limit, got {max_tokens}")
         ids = np.asarray(prompt)
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise UsageError("the prompt must be a sequence of token ids, as Engine.tokenize gives")
         if ids.min() < 0 or ids.max() >= n_vocab:
             raise UsageError(f"the prompt has token ids outside the target's vocabulary of {n_vocab}")
-        history = np.empty(n_ctx + self.schedule.longest + 1, np.int32)
-        history[:n] = ids
-        return history
+        return n
 
     def _rounds(
-        self, history: Tokens, n: int, max_tokens: int, text: TextStream, progress: FeedProgress | None
+        self,
+        history: Tokens,
+        n: int,
+        max_tokens: int,
+        text: TextStream,
+        logprobs: int,
+        progress: FeedProgress | None,
+        make_room: MakeRoom | None,
     ) -> Iterator[Step]:
-        began = time.perf_counter()
-        self.target.hold(history[: n - 1], progress)
-        self.stats.seconds["prefill"] += time.perf_counter() - began
-
-        end = self.target.n_ctx if max_tokens < 0 else min(self.target.n_ctx, n + max_tokens)
-        at_end: FinishReason = "length" if end == n + max_tokens else "context"
+        n_ctx = self.target.n_ctx
+        left = max_tokens if max_tokens >= 0 else sys.maxsize
+        emitted = 0
+        self._read(history[:n], n, progress)
         reason: FinishReason | None = None
         while reason is None:
-            step = self._round(history[:n], end - n, text)
+            step = self._round(history[:n], min(n_ctx - n, left - emitted), text, logprobs)
             history[n : n + len(step.tokens)] = step.tokens
             n += len(step.tokens)
-            reason = step.finish_reason or (at_end if n == end else None)
+            emitted += len(step.tokens)
+            reason = step.finish_reason or ("length" if emitted == left else None)
+            if reason is None and n == n_ctx:
+                shorter = make_room(history[:n]) if make_room else None
+                if shorter is None:
+                    reason = "context"
+                else:
+                    n = self._checked(shorter)
+                    history[:n] = shorter
+                    self._read(history[:n], n - emitted, progress)
             if reason is not None:
-                step = _finished(step, reason, text)
+                step = replace(step, tail=text.finish(), finish_reason=reason)
             yield step
 
-    def _round(self, history: Tokens, room: int, text: TextStream) -> Step:
+    def _read(self, history: Tokens, n_prompt: int, progress: FeedProgress | None) -> None:
+        """Brings the target to a history of which the first n_prompt tokens were given, not generated."""
+        began = time.perf_counter()
+        if self._sampler.grammar:
+            self._sampler.grammar.start = n_prompt
+        self.stats.cached_prompt_tokens += self.target.align(history[:-1])
+        self.target.hold(history[:-1], progress)
+        self.stats.seconds["prefill"] += time.perf_counter() - began
+
+    def _round(self, history: Tokens, room: int, text: TextStream, logprobs: int) -> Step:
         """One draft and its verification."""
         clock = [time.perf_counter()]
         draft = self.drafter.propose(history, self.schedule.limit(room))
@@ -174,12 +207,15 @@ class Decoder:
         clock.append(time.perf_counter())
 
         tokens, pieces, ended = self._until_stop([*x[: verdict.accepted], verdict.token], text)
+        known = zip(rows, tokens, strict=False) if logprobs else ()
+        likely = tuple(token_logprobs(row, token, logprobs) for row, token in known)
         kept = min(verdict.accepted, len(tokens))
         self.target.rollback(len(history) + kept)
         self.stats.count(drafted=len(x), accepted=kept, emitted=len(tokens), source=draft.source)
         clock.append(time.perf_counter())
         self.stats.time(clock, drafted=len(x))
-        return Step(tokens, pieces, kept, len(x), draft.source, finish_reason="stop" if ended else None)
+        reason: FinishReason | None = "stop" if ended else None
+        return Step(tokens, pieces, kept, len(x), draft.source, finish_reason=reason, logprobs=likely)
 
     def _until_stop(
         self, tokens: Sequence[int], text: TextStream
@@ -195,7 +231,3 @@ class Decoder:
             if text.stopped:
                 return tuple(tokens[: len(pieces)]), tuple(pieces), True
         return tuple(tokens), tuple(pieces), False
-
-
-def _finished(step: Step, reason: FinishReason, text: TextStream) -> Step:
-    return Step(step.tokens, step.pieces, step.accepted, step.drafted, step.source, text.finish(), reason)

@@ -19,6 +19,7 @@ from .distribution import Rng
 from .drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from .errors import UsageError
 from .gguf_file import GGUFFile
+from .grammar import Grammar
 from .sampling import Sampler
 from .schedule import FixedSchedule
 from .tokens import Tokens
@@ -65,7 +66,12 @@ class Engine:
         try:
             n_outputs = 1 + max(longest_draft, 0 if drafting.drafter == "none" else drafting.draft_max)
             self.target = Context(
-                model, n_ctx=loading.n_ctx, n_outputs=n_outputs, threads=loading.threads, abort=self.abort
+                model,
+                n_ctx=loading.n_ctx,
+                n_outputs=n_outputs,
+                threads=loading.threads,
+                abort=self.abort,
+                lora=loading.lora,
             )
             self.redraft(drafting, draft, progress=lambda s: report(weight + s * (1 - weight)))
         except BaseException:
@@ -122,13 +128,16 @@ class Engine:
         """A Decoder over this engine's contexts; they serve one Decoder at a time.
 
         seed: makes sampling repeatable; None draws one. The target's sampler, the drafter and the
-        acceptance rule get independent streams of random numbers from it.
+        acceptance rule get independent streams of random numbers from it. Raises UsageError for sampling
+        that this vocabulary cannot do, or a grammar that is none.
         """
         seed = random.getrandbits(32) if seed is None else seed
         # Python's own generator: numpy's brings 7 MB of libraries for the few numbers a round needs.
         for_sampler, for_drafter, for_rule = (random.Random(f"{name} {seed}") for name in STREAMS)
-        sampler = Sampler(self.target.model.vocab, sampling, for_sampler, self.target.n_ctx)
-        drafter = self._drafter(sampling, for_drafter)
+        vocab, n_ctx = self.target.model.vocab, self.target.n_ctx
+        grammar = Grammar(vocab, sampling.grammar) if sampling.grammar else None
+        sampler = Sampler(vocab, sampling, for_sampler, n_ctx, grammar)
+        drafter = self._drafter(sampling, for_drafter, grammar)
         schedule = FixedSchedule(self.drafting.draft_max, self.drafting.draft_min)
         return Decoder(self.target, drafter, sampler, schedule, self.rule, for_rule)
 
@@ -142,7 +151,7 @@ class Engine:
         }
         return rules[self.drafting.accept]
 
-    def _drafter(self, sampling: SamplingParams, rng: Rng) -> Drafter:
+    def _drafter(self, sampling: SamplingParams, rng: Rng, grammar: Grammar | None) -> Drafter:
         d = self.drafting
         if self.kind == "none":
             return NoDrafter()
@@ -150,7 +159,13 @@ class Engine:
             return LookupDrafter(ngram_max=d.ngram_max, ngram_min=d.ngram_min)
         assert self.draft is not None
         return ModelDrafter(
-            self.draft, sampling, rng, draft_max=d.draft_max, p_min=d.p_min, vocab_size=self.shared_vocab
+            self.draft,
+            sampling,
+            rng,
+            draft_max=d.draft_max,
+            p_min=d.p_min,
+            vocab_size=self.shared_vocab,
+            grammar=grammar,
         )
 
     def tokenize(self, text: str) -> Tokens:

@@ -11,10 +11,16 @@ import numpy as np
 from .backend import Candidates, Chain, Rows, Vocabulary
 from .backend import chain as samplers
 from .distribution import Distribution, Rng
-from .errors import UsageError
+from .errors import DecodeError, UsageError
+from .grammar import Grammar, Logits, State
 from .kernels import argmax, top
 from .settings import SamplingParams
 from .tokens import Tokens, common_prefix
+
+NOTHING_LEFT = (
+    "no token can follow here: the grammar and the biases together rule out every one, or the model's "
+    "logits are broken"
+)
 
 
 class Sampler:
@@ -24,10 +30,19 @@ class Sampler:
     them). The chain's memory is derived from the history it is shown, never kept on trust.
 
     vocab: whose ids the rows are about. n_ctx: what a window of −1 (all of the context) means.
+    grammar: comes before everything else; target and drafter share one.
     """
 
-    def __init__(self, vocab: Vocabulary, params: SamplingParams, rng: Rng, n_ctx: int) -> None:
+    def __init__(
+        self,
+        vocab: Vocabulary,
+        params: SamplingParams,
+        rng: Rng,
+        n_ctx: int,
+        grammar: Grammar | None = None,
+    ) -> None:
         self.params = params
+        self.grammar = grammar
         self._rng = rng
         self._bias = _bias(vocab, params)
         self._scratch = Candidates()
@@ -44,7 +59,7 @@ class Sampler:
         self._always_touched = np.array(sorted(self._bias), np.int32)
         self.greedy = params.temperature <= 0.0 and "temperature" in active
         moves_the_maximum = {"penalties", "dry", "typ_p", "xtc"}.intersection(active) or self._bias
-        self._argmax_decides = self.greedy and not moves_the_maximum
+        self._argmax_decides = self.greedy and not moves_the_maximum and grammar is None
         self._short_list = _short_list(params, active)
 
     def distributions(self, rows: Rows, history: Tokens, draft: Sequence[int]) -> list[Distribution]:
@@ -70,17 +85,25 @@ class Sampler:
         """For each position from after history to after the draft: how its row becomes a Distribution."""
         if self._argmax_decides:
             yield from repeat(_at_argmax, len(draft) + 1)
-        elif not self.params.remembers:
-            for _ in range(len(draft) + 1):
-                yield partial(self._through, self._toss(), self._always_touched)
-        else:
+            return
+        state = self.grammar.after(history) if self.grammar else None
+        clones = {chain: chain for chain in self._chains}
+        text = history
+        if self.params.remembers:
             self._follow(history)
             clones = {chain: chain.clone() for chain in self._chains}
             text = np.concatenate([history, np.asarray(draft, np.int32)])
-            for i in range(len(draft) + 1):
-                yield partial(self._through, clones[self._toss()], self._touched(text[: len(history) + i]))
-                for clone in clones.values() if i < len(draft) else ():
-                    clone.accept(draft[i])
+        for i in range(len(draft) + 1):
+            touched = self._touched(text[: len(history) + i])
+            yield partial(self._through, clones[self._toss()], touched, state)
+            if i < len(draft):
+                self._go_on(draft[i], clones, state)
+
+    def _go_on(self, token: int, clones: dict[Chain, Chain], state: State | None) -> None:
+        if state:
+            state.accept(token)
+        for clone in clones.values() if self.params.remembers else ():
+            clone.accept(token)
 
     def _toss(self) -> Chain:
         if self._spared is None or self._rng.random() < self.params.xtc_probability:
@@ -100,18 +123,29 @@ class Sampler:
         self._seen = history.copy()
 
     def _touched(self, text: Tokens) -> Tokens:
+        if not self.params.remembers:
+            return self._always_touched
         window = self.params.window
         recent = text if window < 0 else text[max(0, len(text) - window) :]
         return np.union1d(self._always_touched, recent).astype(np.int32, copy=False)
 
-    def _through(self, chain: Chain, touched: Tokens, row: Rows) -> Distribution:
-        touched = touched[touched < len(row)]
-        if self._short_list and self._short_list + len(touched) < len(row):
-            # A touched token may sink below k others, so k more than the touched ones are looked at.
-            ids, logits = top(row, self._short_list + len(touched), touched)
-        else:
-            ids, logits = self._all_ids[: len(row)], row
-        return Distribution.from_logits(*chain.apply(ids, logits, self._scratch))
+    def _through(self, chain: Chain, touched: Tokens, state: State | None, row: Rows) -> Distribution:
+        ids, logits = self._candidates(row, touched[touched < len(row)], state)
+        if len(ids) == 0:  # llama.cpp's samplers end the process on no candidates
+            raise DecodeError(NOTHING_LEFT)
+        try:
+            return Distribution.from_logits(*chain.apply(ids, logits, self._scratch))
+        except ValueError as error:
+            raise DecodeError(NOTHING_LEFT) from error
+
+    def _candidates(self, row: Rows, touched: Tokens, state: State | None) -> tuple[Tokens, Logits]:
+        """The entries of a row that can matter to the chain."""
+        # A touched token may sink below k others, so k more than the touched ones are looked at.
+        k = self._short_list + len(touched)
+        if self._short_list and k < len(row):
+            return state.top(row, k, touched) if state else top(row, k, touched)
+        ids = state.all(len(row)) if state else self._all_ids[: len(row)]
+        return ids, row[ids] if state else row
 
 
 def _at_argmax(row: Rows) -> Distribution:

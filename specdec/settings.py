@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from .errors import UsageError
@@ -18,7 +19,7 @@ class SamplingParams:
     """llama-cli's samplers, names and defaults (``common_params_sampling``).
 
     A sampler at its neutral value is left out of the chain. temperature ≤ 0 is greedy decoding.
-    samplers: their order; those not named are off. seed: None draws one.
+    samplers: their order; those not named are off. grammar: GBNF that the text must follow, '' for none.
     Raises UsageError for values no chain can be made of.
     """
 
@@ -42,6 +43,7 @@ class SamplingParams:
     samplers: tuple[str, ...] = ORDER
     ignore_eos: bool = False
     logit_bias: dict[int, float] = field(default_factory=dict)
+    grammar: str = ""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.samplers if name not in ORDER]
@@ -97,7 +99,8 @@ class Loading:
     n_ctx: the target's context in tokens, 0 for what the model was trained with; n_ctx_draft: the
     drafter's, None for as much as the target's and the drafter's training allow. threads: None for the
     physical cores. gpu_layers: None for llama.cpp's default, negative for all. chat_template: a name of
-    llama.cpp's templates, or Jinja; None for the model's own.
+    llama.cpp's templates, or Jinja; None for the model's own. lora: adapters for the target, each with
+    its scale.
     """
 
     n_ctx: int = 4096
@@ -107,6 +110,7 @@ class Loading:
     gpu_layers: int | None = None
     gpu_layers_draft: int | None = None
     chat_template: str | None = None
+    lora: tuple[tuple[Path, float], ...] = ()
 
 
 @dataclass(frozen=True)

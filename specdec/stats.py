@@ -15,6 +15,7 @@ class Stats:
     """What happened, in rounds (a draft and its verification, or a plain step).
 
     Counts are of what was kept: a token that a stop cut off was drafted but not accepted.
+    cached_prompt_tokens: of the prompts, what the target still had in its cache.
     plain_rounds, plain_seconds: rounds without a draft, and their wall time.
     by_drafter: for each drafter that proposed something: rounds, drafted, accepted.
     seconds: wall time by part; "other" is what a round spends outside draft, verify and sample.
@@ -24,6 +25,7 @@ class Stats:
     drafted: int = 0
     accepted: int = 0
     emitted: int = 0
+    cached_prompt_tokens: int = 0
     plain_rounds: int = 0
     plain_seconds: float = 0.0
     accepted_by_position: list[int] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """llama.cpp through llama-cpp-python's low-level API. Nothing outside this package imports ``llama_cpp``."""
 
-from .chain import Candidates, Chain
+from .chain import Candidates, Chain, gbnf_from_json_schema, grammar_chain
 from .context import Context, FeedProgress, Rows
 from .llama import Abort, default_threads, supports_gpu
 from .model import Model
@@ -20,5 +20,7 @@ __all__ = [
     "Vocabulary",
     "builtin_templates",
     "default_threads",
+    "gbnf_from_json_schema",
+    "grammar_chain",
     "supports_gpu",
 ]

@@ -10,7 +10,9 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import UsageError
 from ..tokens import Tokens
+from . import llama
 from .vocabulary import Vocabulary
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -164,3 +166,50 @@ def add_logit_bias(chain: Chain, vocab: Vocabulary, bias: dict[int, float]) -> N
     for entry, (token, value) in zip(entries, bias.items(), strict=True):
         entry.token, entry.bias = token, value
     chain.add(llama_cpp.llama_sampler_init_logit_bias, vocab.size, len(bias), entries)
+
+
+GRAMMAR_LARGEST = 1 << 20  # characters
+JSON_CHARACTER = r"""char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})"""
+GRAMMAR_DEEPEST = 200  # llama.cpp parses groups recursively, and its stack has an end
+
+
+def grammar_chain(vocab: Vocabulary, source: str) -> Chain:
+    """A chain of llama.cpp's grammar sampler alone, at its start (``llama_sampler_init_grammar``).
+
+    It leaves the ids that may come next and sets the logits of the others to minus infinity. Accepting one
+    of those others ends the process. Raises UsageError, with llama.cpp's reason, for what is no GBNF.
+    """
+    if len(source) > GRAMMAR_LARGEST or "\0" in source:
+        raise UsageError("the grammar is no GBNF: it is longer than 1 MiB or has a NUL in it")
+    if _nesting(source) > GRAMMAR_DEEPEST:
+        raise UsageError(
+            f"the grammar cannot be used: its groups are nested more than {GRAMMAR_DEEPEST} deep"
+        )
+    chain = Chain()
+    llama.forget_errors()
+    with llama.stderr_captured() as said:
+        try:
+            chain.add(llama_cpp.llama_sampler_init_grammar, vocab.pointer, source.encode(), b"root")
+        except ValueError as error:
+            # The parser prints what is wrong, then the whole grammar; everything else is in the log.
+            reason = said().partition("error parsing grammar: ")[2].partition("\n\n")[0]
+            reason = " ".join(reason.split()) or llama.last_errors()
+            raise UsageError(f"the grammar cannot be used: {reason}") from error
+    return chain
+
+
+def _nesting(source: str) -> int:
+    depth = deepest = 0
+    for c in source:
+        depth += (c == "(") - (c == ")")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def gbnf_from_json_schema(schema: str) -> str:
+    """GBNF for a JSON schema (the binding's ``json_schema_to_gbnf``). Raises whatever the schema provokes."""
+    from llama_cpp.llama_grammar import json_schema_to_gbnf
+
+    rules = str(json_schema_to_gbnf(schema)).split("\n")
+    # The binding's rule lets control characters into strings, which is no JSON; this is llama.cpp's own.
+    return "\n".join(JSON_CHARACTER if rule.startswith("char ::= ") else rule for rule in rules)

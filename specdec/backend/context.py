@@ -6,7 +6,8 @@ import ctypes
 import statistics
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 
 import llama_cpp
@@ -32,13 +33,14 @@ class Context:
     n_ctx: tokens the sequence may hold; 0 for what the model was trained with.
     n_outputs: the most rows of logits one :meth:`score` is asked for (draft length + 1).
     threads: for decoding and prompts; None for the physical cores.
-    abort: stops a decode from another thread or a signal.
+    abort: stops a decode from another thread or a signal. lora: adapters, each with its scale.
 
     decode_seconds, tokens_fed: what all passes took, and how many tokens they read, since it was made.
 
     Making one runs a few small passes: they find out how this memory rolls back and what one token
     costs (``pass_seconds``), and bring the weights into memory.
-    Raises UsageError when llama.cpp cannot make the context, mostly for want of memory.
+    Raises UsageError when llama.cpp cannot make the context, mostly for want of memory, or an adapter
+    does not fit.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Context:
         n_outputs: int = 1,
         threads: int | None = None,
         abort: Abort | None = None,
+        lora: Sequence[tuple[Path, float]] = (),
     ) -> None:
         self.model = model
         self.n_ctx = n_ctx or model.n_ctx_train
@@ -81,6 +84,7 @@ class Context:
         self._logits_address = 0
         self._n_held = 0
         try:
+            self._apply(lora)
             self.rollback_strategy = rollback.probe(self)
             self.pass_seconds = self._time_one_pass()
         except BaseException:
@@ -103,6 +107,19 @@ class Context:
         params.abort_callback = self._abort.callback
         params.abort_callback_data = self._abort.data
         return params
+
+    def _apply(self, lora: Sequence[tuple[Path, float]]) -> None:
+        """Puts adapters on the weights, for this context alone (``llama_set_adapters_lora``)."""
+        if not lora:
+            return
+        adapters = [self.model.adapter(path) for path, _ in lora]
+        pointers = (llama_cpp.llama_adapter_lora_p_ctypes * len(lora))()
+        for i, adapter in enumerate(adapters):
+            pointers[i] = ctypes.cast(adapter, llama_cpp.llama_adapter_lora_p_ctypes)
+        scales = (ctypes.c_float * len(lora))(*(scale for _, scale in lora))
+        if llama_cpp.llama_set_adapters_lora(self.pointer, pointers, len(lora), scales) != 0:
+            names = ", ".join(str(path) for path, _ in lora)
+            raise UsageError(f"{self.model.path}: llama.cpp cannot apply the LoRA adapters {names}")
 
     def _batch_views(self) -> tuple[Tokens, Tokens, npt.NDArray[np.int8]]:
         batch, n = self._batch, self.n_batch

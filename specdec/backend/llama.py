@@ -7,8 +7,10 @@ import functools
 import logging
 import os
 import sys
+import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +19,7 @@ import llama_cpp
 Result = TypeVar("Result")
 
 LOG = logging.getLogger("specdec.llama")
+STDERR = 2
 LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 
 _errors: deque[str] = deque(maxlen=8)
@@ -57,6 +60,28 @@ def last_errors() -> str:
         reasons[rest if rest and " " not in head else line] = None
     # Its last complaints only say that loading failed; the first is the reason.
     return next(iter(reasons), "no reason given")
+
+
+@contextmanager
+def stderr_captured() -> Iterator[Callable[[], str]]:
+    """Keeps what C code prints to stderr in the block away from the user; the value tells it."""
+    try:
+        before = os.dup(STDERR)
+    except OSError:  # there is no stderr: nothing to keep away
+        yield str
+        return
+    with tempfile.TemporaryFile() as file:
+
+        def said() -> str:
+            file.seek(0)
+            return file.read().decode("utf-8", "replace")
+
+        os.dup2(file.fileno(), STDERR)
+        try:
+            yield said
+        finally:
+            os.dup2(before, STDERR)
+            os.close(before)
 
 
 def supports_gpu() -> bool:

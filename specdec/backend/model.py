@@ -43,6 +43,7 @@ class Model:
         abort = abort or Abort()
         self.path = path
         self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._adapters: dict[Path, llama_cpp.llama_adapter_lora_p] = {}
         params = llama_cpp.llama_model_default_params()
         if gpu_layers is not None:
             params.n_gpu_layers = gpu_layers
@@ -76,6 +77,20 @@ class Model:
         if self._pointer is None:
             raise ValueError(f"{self.path}: the model is closed")
         return self._pointer
+
+    def adapter(self, path: Path) -> llama_cpp.llama_adapter_lora_p:
+        """A LoRA adapter for this model (``llama_adapter_lora_init``); the model frees it with itself.
+
+        Raises UsageError, with llama.cpp's reason, for a file that is none or fits another model.
+        """
+        pointer = self._adapters.get(path)
+        if pointer is None:
+            llama.forget_errors()
+            pointer = llama_cpp.llama_adapter_lora_init(self.pointer, str(path).encode())
+            if not pointer:
+                raise UsageError(f"{path}: not a LoRA adapter for {self.path}: {llama.last_errors()}")
+            self._adapters[path] = pointer
+        return pointer
 
     def close(self) -> None:
         """Frees the weights, and every context made from them first."""

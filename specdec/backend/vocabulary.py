@@ -42,14 +42,23 @@ class Vocabulary:
         """
         raw = text.encode("utf-8", "surrogatepass")
         bos = self._bos_text()
-        add_special = not (special and self.adds_bos and bos and raw.startswith(bos))
+        begins = not (special and self.adds_bos and bos and raw.startswith(bos))
+        return self._tokenize(raw, begins=begins, special=special)
+
+    def tokenize_more(self, text: str) -> Tokens:
+        """Ids of a text that goes on from other tokens, control tokens spelled out, int32 [n].
+
+        Where the tokenizer puts a space before a text, it does so here too, wanted or not: compare with
+        :meth:`spelled`.
+        """
+        return self._tokenize(text.encode("utf-8", "surrogatepass"), begins=False, special=True)
+
+    def _tokenize(self, raw: bytes, *, begins: bool, special: bool) -> Tokens:
         capacity = len(raw) + 8
         tokens = np.empty(capacity, np.int32)
         for _ in range(2):
             array = tokens.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token))
-            n = llama_cpp.llama_tokenize(
-                self.pointer, raw, len(raw), array, tokens.size, add_special, special
-            )
+            n = llama_cpp.llama_tokenize(self.pointer, raw, len(raw), array, tokens.size, begins, special)
             if n >= 0:
                 return tokens[:n]
             tokens = np.empty(-n, np.int32)
@@ -68,9 +77,20 @@ class Vocabulary:
             piece = self._pieces[token] = self._read_piece(token, special=False)
         return piece
 
+    def spelled(self, token: int) -> bytes:
+        """The bytes of a token with control tokens spelled out, as a rendered chat template holds them."""
+        return self._read_piece(token, special=True)
+
     def is_eog(self, token: int) -> bool:
         """Whether the token ends a generation (``llama_vocab_is_eog``)."""
         return bool(llama_cpp.llama_vocab_is_eog(self.pointer, token))
+
+    def is_special(self, token: int) -> bool:
+        """Whether the tokenizer splits a text at this token before anything else (control, user-defined)."""
+        attributes = llama_cpp.llama_vocab_get_attr(self.pointer, token)
+        return bool(
+            attributes & (llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        )
 
     def eog_tokens(self) -> list[int]:
         """Every token that ends a generation, ascending."""
@@ -85,7 +105,7 @@ class Vocabulary:
 
     def control_text(self, token: int) -> str:
         """A token's text with control tokens spelled out, e.g. ``<|im_end|>``; '' for no such token."""
-        return self._read_piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+        return self.spelled(token).decode("utf-8", "replace") if token >= 0 else ""
 
     @property
     def bos(self) -> int:
@@ -98,7 +118,7 @@ class Vocabulary:
         return int(llama_cpp.llama_vocab_eos(self.pointer))
 
     def _bos_text(self) -> bytes:
-        return self._read_piece(self.bos, special=True) if self.bos >= 0 else b""
+        return self.spelled(self.bos) if self.bos >= 0 else b""
 
     def _read_piece(self, token: int, *, special: bool) -> bytes:
         for _ in range(2):

@@ -9,6 +9,7 @@ import numpy as np
 from ..backend import Context
 from ..distribution import Distribution, Rng
 from ..errors import UsageError
+from ..grammar import Grammar
 from ..kernels import argmax_prob
 from ..sampling import Sampler
 from ..settings import SamplingParams
@@ -27,7 +28,7 @@ class ModelDrafter:
     context: the drafter's context; its vocabulary must mean the same as the target's.
     params: how tokens are drawn; the target's own make drafts most alike.
     draft_max: a ceiling no caller can raise. p_min: drafting stops before a token whose q is below it.
-    vocab_size: ids the target has too; padding past it is never proposed.
+    vocab_size: ids the target has too; padding past it is never proposed. grammar: the target's.
     Raises UsageError for a memory that cannot be rolled back, ValueError for a draft_max below 1.
     """
 
@@ -42,13 +43,14 @@ class ModelDrafter:
         draft_max: int,
         p_min: float = 0.0,
         vocab_size: int | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         if draft_max < 1:
             raise ValueError(f"the draft length must be at least 1, got {draft_max}")
         if not context.rollback_strategy.can_roll_back:
             raise UsageError(irreversible(context, "drafter"))
         self.context = context
-        self._sampler = Sampler(context.model.vocab, params, rng, context.n_ctx)
+        self._sampler = Sampler(context.model.vocab, params, rng, context.n_ctx, grammar)
         self._rng = rng
         self._draft_max = draft_max
         self._p_min = p_min
