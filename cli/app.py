@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 from specdec import __version__
 from specdec.errors import SpecdecError
 
-from . import generate, models
+from . import chat, completion, generate, models
 
 INTERRUPTED = 130
 
@@ -42,13 +42,15 @@ app = typer.Typer(
     cls=Group,
     help="Speculative decoding for GGUF models: a small drafter guesses ahead, the target checks the guesses "
     "in one pass, and the text comes out faster without changing.\n\n"
-    'Try: specdec generate "Explain why the sky is blue."',
+    'Try: specdec generate "Explain why the sky is blue."\n\n'
+    "Environment variables and a config.toml can set flags too: see specdec generate --help.",
     invoke_without_command=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("generate")(generate.generate)
+app.command("chat")(chat.chat)
 app.add_typer(models.app, name="models")
 
 
@@ -73,6 +75,7 @@ def root(
 def main() -> None:
     """Runs the command line. Exits 0, 1 (failed while running), 2 (unusable input) or 130 (interrupted)."""
     try:
+        completion.prepare()
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except TyperException as error:

@@ -18,8 +18,8 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 class Signals:
     """What a signal does: it sets ``abort``, and raises KeyboardInterrupt where no C code is at work."""
 
-    def __init__(self) -> None:
-        self.abort = Abort()
+    def __init__(self, abort: Abort) -> None:
+        self.abort = abort
         self._received: int | None = None
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
@@ -44,15 +44,18 @@ class Signals:
 
 
 @contextmanager
-def interruptible() -> Iterator[Signals]:
+def interruptible(abort: Abort | None = None) -> Iterator[Signals]:
     """Ctrl-C, SIGTERM and SIGHUP end the block promptly, also while llama.cpp computes.
 
     Python runs its handlers only between bytecodes, so not while C computes; but it notes each signal on
     the wakeup descriptor at once, and a thread that reads it sets the abort. Inside the block that shows as
     KeyboardInterrupt or AbortedError; it may catch them and finish its output. At its end the signal takes
     effect: KeyboardInterrupt, or SystemExit for SIGTERM and SIGHUP.
+
+    abort: the flag to set, cleared first; by default one of its own.
     """
-    signals = Signals()
+    signals = Signals(abort or Abort())
+    signals.abort.clear()
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)

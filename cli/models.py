@@ -9,6 +9,8 @@ import typer
 
 from specdec.errors import UsageError
 
+from .completion import complete_model
+
 PIPE_WIDTH = 400  # no line is broken for a program that reads it
 
 app = typer.Typer(
@@ -27,7 +29,12 @@ def help_without_command(ctx: typer.Context) -> None:
 
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A name from the list, a path, or hf:owner/repo/file.gguf.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A name from the list, a path, or hf:owner/repo/file.gguf.",
+        autocompletion=complete_model,
+    ),
 ]
 
 

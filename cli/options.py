@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from pathlib import Path
@@ -12,14 +12,26 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from specdec.errors import UsageError
 from specdec.settings import ORDER, Drafting, Loading, SamplingParams
 
+from .adapter import scaled_adapter
+from .completion import complete_model
+from .constraint import grammar_text, token_bias
+from .defaults import ShowSettings, show
+from .template import template_source
+from .textfile import sound
+
 MODELS, DRAFT, SAMPLING, OUTPUT = "Models", "Drafting", "Sampling", "Output"
+LARGEST_INT = (1 << 31) - 1  # llama.cpp counts in 32 bits
 
 
-def option(*names: str, panel: str, help: str, **more: Any) -> Any:
-    """A Typer option in a panel of the help page."""
-    return typer.Option(*names, rich_help_panel=panel, help=help, **more)
+def option(*names: str, panel: str | None = None, once: bool = False, help: str, **more: Any) -> Any:
+    """A Typer option in a panel of the help page.
+
+    ``once``: it belongs to one run, so neither environment nor config.toml may set it.
+    """
+    return typer.Option(*names, rich_help_panel=panel, help=help, allow_from_autoenv=not once, **more)
 
 
 class DrafterName(str, Enum):
@@ -41,7 +53,7 @@ class ModelOptions:
     model: Annotated[
         str | None,
         option(
-            "--model", "-m", panel=MODELS, metavar="MODEL",
+            "--model", "-m", panel=MODELS, metavar="MODEL", autocompletion=complete_model,
             help="Target: a name from 'specdec models list', a .gguf path, or hf:owner/repo/file.gguf. "
             "Without it the demonstration pair is used.",
         ),
@@ -49,7 +61,7 @@ class ModelOptions:
     draft: Annotated[
         str | None,
         option(
-            "--draft", "-md", "--model-draft", panel=MODELS, metavar="MODEL",
+            "--draft", "-md", "--model-draft", panel=MODELS, metavar="MODEL", autocompletion=complete_model,
             help="Drafter: a smaller model of the same family and tokenizer, named in the same ways.",
         ),
     ] = None  # fmt: skip
@@ -83,8 +95,24 @@ class ModelOptions:
         option("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", panel=MODELS, min=-1, max=100000,
                metavar="N", help="The same for the drafter; by default the target's."),
     ] = None  # fmt: skip
+    lora: Annotated[
+        list[Path] | None,
+        option("--lora", panel=MODELS, metavar="FILE",
+               help="A LoRA adapter (GGUF) on top of the target; repeatable."),
+    ] = None  # fmt: skip
+    lora_scaled: Annotated[
+        list[str] | None,
+        option("--lora-scaled", panel=MODELS, metavar="FILE:SCALE",
+               help="The same with a weight of its own, as in style.gguf:0.5; repeatable."),
+    ] = None  # fmt: skip
+    chat_template: Annotated[
+        str | None,
+        option("--chat-template", "--chat-template-file", panel=MODELS, metavar="NAME|FILE",
+               help="Chat template in place of the model's: one of llama.cpp's by name, or a Jinja file."),
+    ] = None  # fmt: skip
 
     def loading(self) -> Loading:
+        """Raises UsageError for a template that cannot be found and a scale that is no number."""
         return Loading(
             n_ctx=self.n_ctx,
             n_ctx_draft=self.n_ctx_draft,
@@ -92,6 +120,8 @@ class ModelOptions:
             threads_draft=self.threads_draft,
             gpu_layers=self.gpu_layers,
             gpu_layers_draft=self.gpu_layers_draft,
+            lora=(*((path, 1.0) for path in self.lora or ()), *map(scaled_adapter, self.lora_scaled or ())),
+            chat_template=None if self.chat_template is None else template_source(self.chat_template),
         )
 
 
@@ -166,8 +196,10 @@ class SamplingOptions:
                help="Temperature; 0 always takes the likeliest token."),
     ] = SamplingParams.temperature  # fmt: skip
     top_k: Annotated[
-        int, option("--top-k", panel=SAMPLING, min=0, metavar="K", help="Keep the K likeliest; 0: all.")
-    ] = SamplingParams.top_k
+        int,
+        option("--top-k", panel=SAMPLING, min=0, max=LARGEST_INT, metavar="K",
+               help="Keep the K likeliest; 0: all."),
+    ] = SamplingParams.top_k  # fmt: skip
     top_p: Annotated[
         float,
         option("--top-p", panel=SAMPLING, min=0.0, max=1.0, metavar="P",
@@ -200,7 +232,7 @@ class SamplingOptions:
     ] = SamplingParams.xtc_threshold  # fmt: skip
     repeat_last_n: Annotated[
         int,
-        option("--repeat-last-n", panel=SAMPLING, min=-1, metavar="N",
+        option("--repeat-last-n", panel=SAMPLING, min=-1, max=LARGEST_INT, metavar="N",
                help="Tokens the penalties look back on; 0: none, -1: all."),
     ] = SamplingParams.repeat_last_n  # fmt: skip
     repeat_penalty: Annotated[
@@ -226,12 +258,12 @@ class SamplingOptions:
     ] = SamplingParams.dry_base
     dry_allowed_length: Annotated[
         int,
-        option("--dry-allowed-length", panel=SAMPLING, min=0, metavar="N",
+        option("--dry-allowed-length", panel=SAMPLING, min=0, max=LARGEST_INT, metavar="N",
                help="Repetitions up to this length go unpunished."),
     ] = SamplingParams.dry_allowed_length  # fmt: skip
     dry_penalty_last_n: Annotated[
         int,
-        option("--dry-penalty-last-n", panel=SAMPLING, min=-1, metavar="N",
+        option("--dry-penalty-last-n", panel=SAMPLING, min=-1, max=LARGEST_INT, metavar="N",
                help="Tokens DRY looks back on; 0: none, -1: all."),
     ] = SamplingParams.dry_penalty_last_n  # fmt: skip
     dry_sequence_breaker: Annotated[
@@ -258,12 +290,38 @@ class SamplingOptions:
         bool,
         option("--ignore-eos", panel=SAMPLING, help="Never let the model end the text by itself."),
     ] = False
+    logit_bias: Annotated[
+        list[str] | None,
+        option("--logit-bias", "-l", panel=SAMPLING, metavar="ID(+/-)BIAS",
+               help="Add to a token's logit, as in 15043+1; 15043-inf: never this token. Repeatable."),
+    ] = None  # fmt: skip
+    grammar: Annotated[
+        str | None,
+        option("--grammar", panel=SAMPLING, metavar="GBNF",
+               help="Only text that this grammar allows, in llama.cpp's GBNF."),
+    ] = None  # fmt: skip
+    grammar_file: Annotated[
+        Path | None,
+        option("--grammar-file", panel=SAMPLING, metavar="FILE", help="The same, read from a file."),
+    ] = None  # fmt: skip
+    json_schema: Annotated[
+        str | None,
+        option("--json-schema", "-j", panel=SAMPLING, metavar="JSON",
+               help="Only JSON that this schema allows; {}: any object."),
+    ] = None  # fmt: skip
+    json_schema_file: Annotated[
+        Path | None,
+        option("--json-schema-file", "-jf", panel=SAMPLING, metavar="FILE",
+               help="The same, read from a file."),
+    ] = None  # fmt: skip
 
     def sampling(self) -> SamplingParams:
+        """Raises UsageError for values that cannot be used and files that cannot be read."""
         samplers = ("mirostat",) if self.mirostat else tuple(n for n in self.samplers.split(";") if n)
         breakers = SamplingParams.dry_sequence_breakers
         if self.dry_sequence_breaker:
-            breakers = tuple(b for b in self.dry_sequence_breaker if b != "none")
+            given = (sound(b, "the text of --dry-sequence-breaker") for b in self.dry_sequence_breaker)
+            breakers = tuple(b for b in given if b != "none")
         return SamplingParams(
             temperature=self.temp,
             top_k=self.top_k,
@@ -284,7 +342,13 @@ class SamplingOptions:
             dry_sequence_breakers=breakers,
             samplers=samplers,
             ignore_eos=self.ignore_eos,
+            logit_bias=dict(map(token_bias, self.logit_bias or ())),
+            grammar=self.grammar_text(),
         )
+
+    def grammar_text(self) -> str:
+        """The grammar in GBNF, wherever it comes from; '' for none. Raises UsageError for more than one."""
+        return grammar_text(self.grammar, self.grammar_file, self.json_schema, self.json_schema_file)
 
 
 @dataclass(frozen=True)
@@ -295,11 +359,12 @@ class PromptOptions:
         str | None, typer.Argument(metavar="[PROMPT]", help="The prompt.", show_default=False)
     ] = None
     prompt: Annotated[
-        str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt, as llama.cpp takes it.")
+        str | None,
+        option("-p", "--prompt", once=True, metavar="TEXT", help="The prompt, as llama.cpp takes it."),
     ] = None
     file: Annotated[
         Path | None,
-        typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file; -: stdin."),
+        option("-f", "--file", once=True, metavar="FILE", help="Read the prompt from a file; -: stdin."),
     ] = None
     max_tokens: Annotated[
         int,
@@ -315,6 +380,25 @@ class PromptOptions:
         bool,
         typer.Option("--raw", help="Continue the prompt as it stands, without the model's chat template."),
     ] = False
+    system: Annotated[
+        str | None,
+        option("--system", "-sys", "--system-prompt", metavar="TEXT",
+               help="System message: an instruction before the prompt."),
+    ] = None  # fmt: skip
+    messages: Annotated[
+        Path | None,
+        option("--messages", once=True, metavar="FILE",
+               help='Answer a conversation: JSON, a list of {"role": …, "content": …}; -: stdin.'),
+    ] = None  # fmt: skip
+    jsonl: Annotated[
+        bool,
+        option("--jsonl", once=True,
+               help="Read requests, a JSON object a line, from stdin or -f; write a result a line."),
+    ] = False  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if self.max_tokens == 0:
+            raise UsageError("-n 0 asks for no text; use at least 1, or -1 for no limit")
 
 
 @dataclass(frozen=True)
@@ -335,28 +419,56 @@ class OutputOptions:
     ] = False
 
 
+@dataclass(frozen=True)
+class ResultOptions:
+    """What a program gets of a generation, and where."""
+
+    stream_json: Annotated[
+        bool,
+        option("--stream-json", panel=OUTPUT, help="Print one JSON object a round, and the result last."),
+    ] = False  # fmt: skip
+    logprobs: Annotated[
+        int,
+        option("--logprobs", "--n-probs", panel=OUTPUT, min=0, max=1000, metavar="N",
+               help="In JSON: each token's log-probability, and those of the N likeliest; 0: none."),
+    ] = 0  # fmt: skip
+    output: Annotated[
+        Path | None,
+        option("--output", "-o", panel=OUTPUT, once=True, metavar="FILE",
+               help="Write to a file, whole or not at all, instead of to stdout."),
+    ] = None  # fmt: skip
+
+
 def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the flags of these dataclasses and calls it with one instance of each."""
+    """Gives a command the flags of these dataclasses and calls it with one instance of each.
+
+    The command gets --show-settings too; what no flag sets is looked up as ``defaults`` describes.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        parameters, annotations = [], {}
-        for group in groups:
-            hints = get_type_hints(group, include_extras=True)
-            for f in fields(group):
-                default = inspect.Parameter.empty if f.default is MISSING else f.default
-                annotations[f.name] = hints[f.name]
-                parameters.append(
-                    inspect.Parameter(
-                        f.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[f.name]
-                    )
-                )
+        parameters = list(_parameters(groups))
 
         @functools.wraps(command)
-        def call(**values: Any) -> None:
+        def call(ctx: typer.Context, show_settings: bool, **values: Any) -> None:
+            if show_settings:
+                show(ctx)
+                return
             command(*(group(**{f.name: values[f.name] for f in fields(group)}) for group in groups))
 
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by Typer
-        call.__annotations__ = annotations
+        call.__annotations__ = {p.name: p.annotation for p in parameters}
         return call
 
     return decorate
+
+
+def _parameters(groups: Iterable[type]) -> Iterator[inspect.Parameter]:
+    """What Typer is to pass to a command: its context, the groups' fields, --show-settings."""
+    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    yield keyword("ctx", annotation=typer.Context)
+    for group in groups:
+        hints = get_type_hints(group, include_extras=True)
+        for f in fields(group):
+            default = inspect.Parameter.empty if f.default is MISSING else f.default
+            yield keyword(f.name, default=default, annotation=hints[f.name])
+    yield keyword("show_settings", default=False, annotation=ShowSettings)

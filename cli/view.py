@@ -190,7 +190,7 @@ class View:
                 self._progress = None
                 progress.stop()
 
-    def write(self, text: str, *, from_draft: bool) -> None:
+    def write(self, text: str, *, from_draft: bool, reasoning: bool = False) -> None:
         """The next piece of the model's text."""
         if not text:
             return
@@ -200,7 +200,8 @@ class View:
         if self._bar:
             self._bar.column.advance(text)
         self._within_line = not text.endswith("\n")
-        self._emit(self._stdout, text, GREEN if from_draft and self._color else PLAIN)
+        style = DIM if reasoning and self._styled and takes_escapes(self._stdout) else PLAIN
+        self._emit(self._stdout, text, style + GREEN if from_draft and self._color else style)
 
     def status(self, status: Status) -> None:
         """The latest figures; they are drawn now or soon."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 Counts = dict[str, int]
 
@@ -58,6 +59,21 @@ class Stats:
             self.plain_seconds += clock[-1] - clock[0]
         for part, start, end in zip(("draft", "verify", "sample", "other"), clock, clock[1:], strict=False):
             self.seconds[part] += end - start
+
+    def add(self, other: Stats) -> None:
+        """Adds what another has counted."""
+        for name in ("rounds", "drafted", "accepted", "emitted", "cached_prompt_tokens", "plain_rounds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.plain_seconds += other.plain_seconds
+        for name in ("accepted_by_position", "drafted_by_position"):
+            sums = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
+            setattr(self, name, [a + b for a, b in sums])
+        for drafter, counts in other.by_drafter.items():
+            own = self.by_drafter.setdefault(drafter, dict.fromkeys(counts, 0))
+            for key, value in counts.items():
+                own[key] += value
+        for part, seconds in other.seconds.items():
+            self.seconds[part] += seconds
 
     def reset(self) -> None:
         """Back to zero."""

@@ -14,8 +14,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
 
 import tiny  # noqa: E402
+from chat import Chat  # noqa: E402
 
 from specdec.backend import Context, Model  # noqa: E402
+
+THINKING = tiny.CHATML.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif")
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +29,23 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.llama(directory / "stranger.gguf", seed=1, n_layer=1)
     tiny.llama(directory / "cousin.gguf", seed=0, noise=0.1)
     return directory
+
+
+@pytest.fixture(scope="session")
+def chat_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny GGUFs to talk with: a target, a drafter without a template, one that begins with a thought."""
+    directory = tmp_path_factory.mktemp("chat_models")
+    common = dict(tokenizer="bpe", n_vocab=768, add_bos=False, dtype="q8_0")
+    tiny.llama(directory / "target.gguf", chat_template=tiny.CHATML, **common)  # type: ignore[arg-type]
+    tiny.llama(directory / "draft.gguf", noise=0.1, **common)  # type: ignore[arg-type]
+    tiny.llama(directory / "thinks.gguf", chat_template=THINKING, **common)  # type: ignore[arg-type]
+    return directory
+
+
+@pytest.fixture
+def chat(chat_models: Path, tmp_path: Path) -> Chat:
+    """The program with these models, in a directory of its own."""
+    return Chat(chat_models, tmp_path)
 
 
 @pytest.fixture(scope="session")

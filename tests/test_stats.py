@@ -64,3 +64,16 @@ def test_as_dict_is_the_documented_object() -> None:
     ]  # fmt: skip
     assert stats.as_dict()["acceptance_rate"] == 0.3333
     assert list(stats.as_dict()["seconds"]) == ["load", "prefill", "draft", "verify", "sample", "other"]  # type: ignore[call-overload]
+
+
+def test_two_add_up_to_what_one_would_have_counted() -> None:
+    rounds = [(4, 2, 3, "model"), (2, 2, 3, "lookup"), (6, 1, 2, "model"), (0, 0, 1, "none")]
+    whole, parts = Stats(), [Stats(), Stats()]
+    for i, (drafted, accepted, emitted, source) in enumerate(rounds):
+        for stats in (whole, parts[i % 2]):
+            stats.count(drafted=drafted, accepted=accepted, emitted=emitted, source=source)
+            stats.time([0.0, 1.0, 2.5, 3.0, 3.25], drafted=drafted)
+            stats.cached_prompt_tokens += i
+    parts[0].add(parts[1])
+    parts[0].add(Stats())
+    assert parts[0] == whole

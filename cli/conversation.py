@@ -1,0 +1,214 @@
+"""One conversation at the terminal or in a script: its models, its settings, its answers."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+
+from specdec import Decoder, Engine, Step
+from specdec.errors import AbortedError, UsageError
+from specdec.reasoning import ReasoningStream, opens_reasoning
+from specdec.session import ContextFull, Session
+from specdec.stats import Stats
+
+from . import charts
+from .interrupts import interruptible
+from .line import Lines
+from .log import log_shown
+from .options import OutputOptions
+from .requests import Defaults
+from .result import Run
+from .statusbar import encodable
+from .view import View, cut, neutral
+
+LOG = logging.getLogger("specdec")
+QUOTED = 30  # cells of a forgotten message that are shown
+
+
+class Conversation:
+    """What the commands work on.
+
+    session: the messages. settings: what the flags and ``/set`` say. draft: the drafter's file, None where
+    there is none. stats, turns: of all answers.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        draft: Path | None,
+        settings: Defaults,
+        lines: Lines,
+        output: OutputOptions,
+        *,
+        context_full: ContextFull,
+        hide_reasoning: bool,
+        seed: int,
+    ) -> None:
+        self.engine = engine
+        self.session = Session(engine, context_full=context_full, on_forget=_tell_forgotten)
+        self.settings = settings
+        self.draft = draft
+        self.lines = lines
+        self.stats = Stats()
+        self.turns = 0
+        self._output = output
+        self._hide_reasoning = hide_reasoning
+        self._seed = seed
+        self._decoder: Decoder | None = None
+        self._plain_seconds = 0.0  # what all answers would have taken without drafts
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether a person reads what is written to stdout as it comes."""
+        return self.lines.interactive and sys.stdout.isatty()
+
+    @property
+    def speedup(self) -> float | None:
+        """Estimated, over plain decoding; None before there were drafts."""
+        if not self.stats.drafted or not self.stats.decoding_seconds:
+            return None
+        return self._plain_seconds / self.stats.decoding_seconds
+
+    def tell(self, *lines: str) -> None:
+        """Says something that is not the model's: to a person among the text, else on stderr."""
+        stream = sys.stdout if self.on_terminal else sys.stderr
+        for line in lines:
+            print(encodable(neutral(line), stream), file=stream)
+        stream.flush()
+
+    def change(self, settings: Defaults, draft: Path | None) -> None:
+        """Other settings from the next answer on, or another drafter.
+
+        Raises UsageError for settings that cannot be, and as ``Engine.redraft``; then nothing has changed.
+        """
+        settings = settings.read()
+        sampling, drafting = settings.sampling.sampling(), settings.drafts.drafting()
+        before = self.engine.drafting
+        if drafting != before or draft != self.draft:
+            self.engine.redraft(drafting, draft)
+        try:
+            decoder = self.engine.decoder(sampling, self._next_seed(settings))
+        except UsageError:
+            self.engine.redraft(before, self.draft)
+            raise
+        self.settings, self.draft, self._decoder = settings, draft, decoder
+
+    def _next_seed(self, settings: Defaults) -> int:
+        given = settings.sampling.seed
+        if given not in (None, -1) and given != self.settings.sampling.seed:
+            self._seed = given
+        else:
+            self._seed += 1
+        return self._seed
+
+    @property
+    def decoder(self) -> Decoder:
+        """Goes on from answer to answer until the settings change."""
+        if self._decoder is None:
+            self._decoder = self.engine.decoder(self.settings.sampling.sampling(), self._seed)
+        return self._decoder
+
+    def ask(self, text: str) -> None:
+        """A user's message, and the answer to it. Raises as ``Session.answer``; then it was not asked."""
+        self.session.ask(text)
+        try:
+            self.answer()
+        finally:
+            if self.session.messages and self.session.messages[-1]["role"] == "user":
+                self.session.undo()
+
+    def answer(self) -> None:
+        """Answers the last message; Ctrl-C ends the answer and keeps what there is of it."""
+        decoder = self.decoder
+        decoder.stats = Stats()
+        asked = len(self.session.messages)
+        run = Run(self.engine, decoder, self._seed, prompt_tokens=0)
+        interrupted = False
+        view = View(color=self._output.color, quiet=self._output.quiet)
+        try:
+            with (
+                self.lines.busy(),
+                interruptible(self.engine.abort),
+                view,
+                log_shown(view, self._output.verbose),
+                suppress(AbortedError, KeyboardInterrupt),
+            ):
+                self._show(run, decoder, view)
+        except KeyboardInterrupt:
+            interrupted = True
+        self._count(decoder)
+        if interrupted and len(self.session.messages) == asked:
+            self.tell("stopped before the answer began; the message is taken back")
+        elif interrupted and not self.lines.interactive:
+            raise KeyboardInterrupt
+
+    def _show(self, run: Run, decoder: Decoder, view: View) -> None:
+        """Streams an answer, its reasoning dimmed or hidden, and a line of statistics."""
+        asked = self.settings.asked
+        try:
+            with view.loading("reading the conversation") as share:
+                steps = self.session.answer(
+                    decoder,
+                    asked.max_tokens,
+                    stop=asked.stop or (),
+                    progress=lambda n, of: share(n / of),
+                )
+                first = next(steps)
+            opened = opens_reasoning(self.engine.template.render(self.session.messages[:-1]))
+            stream = ReasoningStream(opened)
+            for step in chain([first], steps):
+                run.take(step)
+                self._write(step, stream, view)
+                view.status(run.status(step))
+        finally:
+            if run.tokens or decoder.stats.emitted:
+                self._close(run, decoder, view)
+
+    def _write(self, step: Step, stream: ReasoningStream, view: View) -> None:
+        pieces = [(piece, i < step.accepted) for i, piece in enumerate(step.pieces)]
+        for piece, from_draft in [*pieces, (step.tail, False)]:
+            for text, reasoning in stream.feed(piece):
+                if not (reasoning and self._hide_reasoning):
+                    view.write(text, from_draft=from_draft, reasoning=reasoning)
+        if step.finish_reason is not None:
+            for text, reasoning in stream.finish():
+                if not (reasoning and self._hide_reasoning):
+                    view.write(text, from_draft=False, reasoning=reasoning)
+
+    def _close(self, run: Run, decoder: Decoder, view: View) -> None:
+        if not run.text.endswith("\n"):
+            view.write("\n", from_draft=False)
+        width = shutil.get_terminal_size().columns
+        speedup = decoder.speedup if decoder.stats.drafted else None
+        line = charts.answer_line(decoder.stats, speedup=speedup, width=width, unicode=_unicode())
+        notes = ["the context is full: the answer ends here"] if run.finish_reason == "context" else []
+        view.summary([line, *notes])
+
+    def _count(self, decoder: Decoder) -> None:
+        if decoder.stats.emitted:
+            self.turns += 1
+            self._plain_seconds += decoder.stats.decoding_seconds * (decoder.speedup or 1.0)
+        self.stats.add(decoder.stats)
+
+    def report(self) -> Iterator[str]:
+        """The statistics of the whole conversation."""
+        width = shutil.get_terminal_size().columns
+        yield from charts.conversation(
+            self.stats, speedup=self.speedup, turns=self.turns, width=width, unicode=_unicode()
+        )
+
+
+def _unicode() -> bool:
+    return encodable("█×", sys.stdout) == "█×"
+
+
+def _tell_forgotten(messages: list[dict[str, str]]) -> None:
+    first = cut(" ".join(messages[0]["content"].split()), QUOTED)
+    turns = sum(message["role"] == "user" for message in messages)
+    what = f"the oldest turn, “{first}…”," if turns == 1 else f"the {turns} oldest turns, from “{first}…” on,"
+    LOG.warning("the context is full: %s is no longer shown to the model; -c makes it larger", what)
