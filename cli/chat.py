@@ -117,13 +117,11 @@ def _started(
     begin: ChatOptions, models: ModelOptions, settings: Defaults, output: OutputOptions
 ) -> Iterator[Conversation]:
     """The models, loaded, and somebody to talk with."""
-    from specdec import Engine
-
     from .commands import COMMANDS, complete
     from .conversation import Conversation
     from .interrupts import interruptible
     from .line import lines
-    from .locate import locate_pair
+    from .locate import loaded, locate_pair
     from .log import log_shown
     from .view import View
 
@@ -136,22 +134,14 @@ def _started(
         log_shown(view, output.verbose),
     ):
         turns = lines({name: command.help for name, command in COMMANDS.items()}, complete)
-        target, draft = locate_pair(models, drafting, quiet=output.quiet)
-        with view.loading("loading the models") as share:
-            engine = Engine(
-                target,
-                draft,
-                loading=loading,
-                drafting=drafting,
-                longest_draft=max(drafting.draft_max, LONGEST_DRAFT),
-                progress=share,
-                abort=signals.abort,
-            )
+        files = locate_pair(models, drafting, quiet=output.quiet)
+        longest = max(drafting.draft_max, LONGEST_DRAFT)
+        engine = loaded(files, loading, drafting, view, signals.abort, longest_draft=longest)
     with engine:
         _offer_template(engine, turns)
         yield Conversation(
             engine,
-            draft,
+            files[1],
             settings,
             turns,
             output,

@@ -54,7 +54,7 @@ def generate(
 
     specdec generate --jsonl -f requests.jsonl -o results.jsonl
     """
-    form = _form(asked, result, output)
+    form = _form(asked, result)
     defaults = Defaults(asked, drafts, sampling, result).read()
     loading, drafting = models.loading(), drafts.drafting()
     if not asked.jsonl:
@@ -72,13 +72,13 @@ def generate(
         raise SpecdecError(f"{answers.failed} of {answers.seen} requests failed; their lines say why")
 
 
-def _form(asked: PromptOptions, result: ResultOptions, output: OutputOptions) -> Form:
+def _form(asked: PromptOptions, result: ResultOptions) -> Form:
     """What is written. Raises UsageError for flags that contradict each other."""
-    if output.json_ and result.stream_json:
+    if result.json_ and result.stream_json:
         raise UsageError("--json prints one object and --stream-json one for each round: give one of them")
     if result.stream_json:
         return "events"
-    if output.json_ or asked.jsonl:
+    if result.json_ or asked.jsonl:
         return "json"
     if result.logprobs:
         raise UsageError("--logprobs are shown in JSON alone: add --json or --stream-json")
@@ -106,11 +106,9 @@ def _started(
     form: Form,
 ) -> Iterator[Answers]:
     """The models, loaded, and ready to answer."""
-    from specdec import Engine
-
     from .answers import Answers
     from .interrupts import interruptible
-    from .locate import locate_pair
+    from .locate import loaded, locate_pair
     from .log import log_shown
     from .output import destination
     from .view import View
@@ -121,16 +119,6 @@ def _started(
         View(color=output.color, quiet=output.quiet, stdout=stream) as view,
         log_shown(view, output.verbose),
     ):
-        target, draft = locate_pair(models, drafting, quiet=output.quiet)
-        with view.loading("loading the models") as share:
-            engine = Engine(
-                target,
-                draft,
-                loading=loading,
-                drafting=drafting,
-                longest_draft=drafting.draft_max,
-                progress=share,
-                abort=signals.abort,
-            )
-        with engine:
-            yield Answers(engine, draft, view, stream, form)
+        files = locate_pair(models, drafting, quiet=output.quiet)
+        with loaded(files, loading, drafting, view, signals.abort) as engine:
+            yield Answers(engine, files[1], view, stream, form)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -12,9 +13,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from specdec.errors import UsageError
 from specdec.models_file import HubSource
 from specdec.registry import Registry
-from specdec.settings import Drafting
+from specdec.settings import Drafting, Loading
 
 from .options import ModelOptions
+
+if TYPE_CHECKING:
+    from specdec import Engine
+    from specdec.backend import Abort
+
+    from .view import View
 
 A_WHILE = 500_000_000  # bytes; less than that is written or checked in a second or two
 
@@ -86,3 +93,28 @@ def locate_pair(options: ModelOptions, drafting: Drafting, *, quiet: bool) -> tu
             file=sys.stderr,
         )
     return target, None
+
+
+def loaded(
+    files: tuple[Path, Path | None],
+    loading: Loading,
+    drafting: Drafting,
+    view: View,
+    abort: Abort,
+    *,
+    longest_draft: int = 0,
+) -> Engine:
+    """The pair that ``locate_pair`` found, loaded with a bar. Raises as ``Engine``."""
+    from specdec import Engine
+
+    target, draft = files
+    with view.loading("loading the models") as share:
+        return Engine(
+            target,
+            draft,
+            loading=loading,
+            drafting=drafting,
+            longest_draft=longest_draft,
+            progress=share,
+            abort=abort,
+        )

@@ -405,9 +405,6 @@ class PromptOptions:
 class OutputOptions:
     """What is shown."""
 
-    json_: Annotated[
-        bool, option("--json", panel=OUTPUT, help="Print one JSON object with text, tokens and statistics.")
-    ] = False
     color: Annotated[
         bool, option("--color", panel=OUTPUT, help="Show the tokens that came from the drafter in green.")
     ] = False
@@ -423,6 +420,9 @@ class OutputOptions:
 class ResultOptions:
     """What a program gets of a generation, and where."""
 
+    json_: Annotated[
+        bool, option("--json", panel=OUTPUT, help="Print one JSON object with text, tokens and statistics.")
+    ] = False
     stream_json: Annotated[
         bool,
         option("--stream-json", panel=OUTPUT, help="Print one JSON object a round, and the result last."),

@@ -19,7 +19,7 @@ PER_REQUEST = {
     "sampling": SamplingOptions,
     "result": ResultOptions,
 }
-OF_THE_RUN = ("file", "jsonl", "stream_json", "output", "grammar_file", "json_schema_file")
+OF_THE_RUN = ("file", "jsonl", "json_", "stream_json", "output", "grammar_file", "json_schema_file")
 KINDS: dict[object, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),

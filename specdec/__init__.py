@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .registry import Registry
     from .sampling import Sampler
     from .schedule import FixedSchedule
+    from .session import Session
     from .settings import Drafting, Loading, SamplingParams
     from .stats import Stats
 
@@ -31,6 +32,7 @@ _HOMES = {
     "registry": ("Registry",),
     "sampling": ("Sampler",),
     "schedule": ("FixedSchedule",),
+    "session": ("Session",),
     "settings": ("Drafting", "Loading", "SamplingParams"),
     "stats": ("Stats",),
 }
@@ -56,6 +58,7 @@ __all__ = [
     "Registry",
     "Sampler",
     "SamplingParams",
+    "Session",
     "SpecdecError",
     "Stats",
     "Step",

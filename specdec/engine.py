@@ -53,6 +53,9 @@ class Engine:
         began = time.perf_counter()
         target, draft = Path(target), _drafts(drafting, None if draft is None else Path(draft))
         _compared(target, draft)
+        for path, _ in loading.lora:
+            if not path.is_file():
+                raise UsageError(f"{path}: there is no such LoRA adapter")
         report = progress or (lambda _share: None)
         weight = _share_of(target, draft)
         self.abort = abort or Abort()

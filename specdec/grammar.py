@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -48,13 +48,6 @@ class Grammar:
         self._scratch = Candidates()
         self._seen = np.empty(0, np.int32)
 
-    @functools.cached_property
-    def _tree(self) -> TokenTree:
-        vocab = self._vocab
-        # Whether a token that ends the text is allowed has nothing to do with how it is spelled.
-        ends = set(vocab.eog_tokens())
-        return TokenTree([b"" if token in ends else vocab.spelled(token) for token in range(vocab.size)])
-
     def after(self, history: Tokens) -> State:
         """Where the grammar stands after a history (int32 [n], n ≥ start) that has followed it."""
         text = history[self.start :]
@@ -74,7 +67,7 @@ class Grammar:
 
     def walk(self, chain: Chain) -> Tokens:
         """Every token that may come next, ascending, int32 [n]."""
-        tree = self._tree
+        tree = _tree_of(self._vocab)
         found = []
         level = tree.roots
         while len(level):
@@ -148,3 +141,16 @@ class TokenTree:
         offsets = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - count, count)
         children: Tokens = self._by_parent[np.repeat(self._first[tokens], count) + offsets]
         return children
+
+
+_TREES: weakref.WeakKeyDictionary[Vocabulary, TokenTree] = weakref.WeakKeyDictionary()
+
+
+def _tree_of(vocab: Vocabulary) -> TokenTree:
+    """The vocabulary's tree, made when it is first needed: that takes a while."""
+    if vocab not in _TREES:
+        # Whether a token that ends the text is allowed has nothing to do with how it is spelled.
+        ends = set(vocab.eog_tokens)
+        texts = [b"" if token in ends else vocab.spelled(token) for token in range(vocab.size)]
+        _TREES[vocab] = TokenTree(texts)
+    return _TREES[vocab]

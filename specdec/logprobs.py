@@ -25,7 +25,7 @@ class TokenLogprobs:
 
 
 def token_logprobs(row: npt.NDArray[np.float32], token: int, n: int) -> TokenLogprobs:
-    """row: the logits before the token, float32 [vocab]. n: how many of the likeliest are told, at least 1."""
+    """row: the logits before the token, float32 [vocab]. n: how many of the likeliest to tell, at least 1."""
     best, prob = argmax_prob(row)
     log_total = float(row[best]) - math.log(prob)
     ids, logits = top(row, n, np.empty(0, np.int32))

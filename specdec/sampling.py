@@ -167,7 +167,7 @@ def _bias(vocab: Vocabulary, params: SamplingParams) -> dict[int, float]:
         raise UsageError(f"--logit-bias names token {outside[0]}, the vocabulary has {vocab.size}")
     bias.update(dict.fromkeys(vocab.suppressed_tokens(), -np.inf))
     if params.ignore_eos:
-        bias.update(dict.fromkeys(vocab.eog_tokens(), -np.inf))
+        bias.update(dict.fromkeys(vocab.eog_tokens, -np.inf))
     return bias
 
 

@@ -1,4 +1,4 @@
-"""Grammars: the quick search finds what llama.cpp allows, and constrained text is the constrained target's."""
+"""Grammars: the quick search finds what llama.cpp allows; constrained text is the constrained target's."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_fifty_seeds_of_json_plain_and_speculative(tmp_path: Path) -> None:
                     if not temperature:
                         texts[drafter] = text
             assert len(set(texts.values())) == 1, (seed, texts)
-        assert vocab.eog_tokens()
+        assert vocab.eog_tokens
         assert accepted > 200
 
 

@@ -70,7 +70,9 @@ def test_what_does_not_fit_is_refused(models: Path, tmp_path: Path) -> None:
     wrong = adapter(tmp_path / "wrong.gguf", {"output.weight": (512, 32)})
     junk = tmp_path / "junk.gguf"
     junk.write_bytes(b"nothing of the kind")
-    for path in (wrong, junk, tmp_path / "missing.gguf", models / "cousin.gguf"):
+    with pytest.raises(UsageError, match=r"missing\.gguf: there is no such LoRA adapter"):
+        Engine(models / "target.gguf", loading=Loading(lora=((tmp_path / "missing.gguf", 1.0),)))
+    for path in (wrong, junk, models / "cousin.gguf"):
         loading = Loading(n_ctx=64, threads=1, lora=((path, 1.0),))
         with pytest.raises(UsageError, match=f"{path.name}: not a LoRA adapter for .*target.gguf") as caught:
             Engine(models / "target.gguf", loading=loading)

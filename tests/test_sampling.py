@@ -64,7 +64,7 @@ def oracle(model: Model, p: SamplingParams, row: np.ndarray, text: Sequence[int]
     lib, vocab = llama_cpp, model.vocab
     bias = dict(p.logit_bias)
     if p.ignore_eos:
-        bias.update(dict.fromkeys(vocab.eog_tokens(), -np.inf))
+        bias.update(dict.fromkeys(vocab.eog_tokens, -np.inf))
     chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     biases = (lib.llama_logit_bias * len(bias))(*((t, b) for t, b in bias.items()))
     breakers = (ctypes.c_char_p * len(p.dry_sequence_breakers))(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import TYPE_CHECKING
 
 import llama_cpp
@@ -92,6 +93,7 @@ class Vocabulary:
             attributes & (llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
         )
 
+    @functools.cached_property
     def eog_tokens(self) -> list[int]:
         """Every token that ends a generation, ascending."""
         pointer = self.pointer
