@@ -119,10 +119,10 @@ def test_a_cache_that_kept_more_than_it_was_told_is_noticed(
     target: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target.feed(TOKENS)
-    monkeypatch.setattr(target, "remove_cells", lambda keep: True)  # says so, does nothing
+    monkeypatch.setattr(target.memory, "remove_cells", lambda keep: True)  # says so, does nothing
     with pytest.raises(RollbackError, match="should end at position 4 after a rollback, it ends at 7"):
         target.rollback(5)
-    monkeypatch.setattr(target, "remove_cells", lambda keep: False)
+    monkeypatch.setattr(target.memory, "remove_cells", lambda keep: False)
     with pytest.raises(RollbackError):
         target.rollback(5)
 
@@ -183,7 +183,7 @@ def test_closing_is_orderly_in_any_order(models: Path) -> None:
         lambda: context.score(TOKENS[:1]),
         lambda: context.feed(TOKENS),
         lambda: context.clear(),
-        lambda: context.remove_cells(0),
+        lambda: context.memory.remove_cells(0),
         lambda: context.last_position,
         lambda: model.size,
         lambda: model.chat_template,
