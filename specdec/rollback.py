@@ -149,6 +149,16 @@ class Checkpoints(Strategy):
         self._save(self._pinned, read)
 
     def rollback(self, read: int, keep: int) -> int:
+        return self._back_to_checkpoint(keep)
+
+    def recover(self, read: int) -> int:
+        return self._back_to_checkpoint(read)
+
+    def forget(self) -> None:
+        self._newest.position = self._pinned.position = 0
+        self._replayed = 0
+
+    def _back_to_checkpoint(self, keep: int) -> int:
         for checkpoint in (self._newest, self._pinned):
             if checkpoint.position > keep:  # what it remembers is not the text any more
                 checkpoint.position = 0
@@ -157,13 +167,6 @@ class Checkpoints(Strategy):
             return self._emptied()
         self._cut(last.position)
         return last.position
-
-    def recover(self, read: int) -> int:
-        return self.rollback(read, read)
-
-    def forget(self) -> None:
-        self._newest.position = self._pinned.position = 0
-        self._replayed = 0
 
     def _save(self, checkpoint: _Checkpoint, read: int) -> None:
         if read not in (self._newest.position, self._pinned.position):
@@ -196,12 +199,7 @@ class Snapshots(Checkpoints):
             self._cut(keep)
             self._begun = keep
             return keep
-        self._begun = super().rollback(read, keep)
-        return self._begun
-
-    def recover(self, read: int) -> int:
-        self._begun = super().rollback(read, read)
-        return self._begun
+        return self._back_to_checkpoint(keep)
 
 
 class Text(Protocol):

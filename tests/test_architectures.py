@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 import tiny_architectures
 from neartie import assert_same_run, measured_difference
 
 from specdec.acceptance import BlockVerification
-from specdec.backend import Context, Model
+from specdec.backend import Abort, Context, Model
 from specdec.decoder import Decoder
 from specdec.drafters import DraftBlock, Drafter, LookupDrafter, ModelDrafter, NoDrafter
+from specdec.errors import AbortedError
 from specdec.sampling import Sampler
 from specdec.schedule import FixedSchedule
 from specdec.settings import SamplingParams
@@ -155,6 +157,24 @@ def test_a_sampled_run_judges_by_the_rows_of_plain_decoding(files: Files, archit
 
 @ALL
 @pytest.mark.parametrize("sure", [0, 1])
+def test_a_pass_is_taken_back_in_one_step_or_in_several(files: Files, architecture: str, sure: int) -> None:
+    """Also as a whole: what snapshots cannot undo, though llama.cpp says that they did."""
+    tokens = np.array([41, 77, 12, 9, 200, 31], np.int32)
+    with context(files[architecture, "target"], 17) as target:
+        for steps in [(6,), (5,), (3,), (1,), (0,), (4, 2), (5, 3, 1), (3, 0), (4, -1), (0, -30)]:
+            target.clear()
+            target.feed(PROMPT)
+            target.score(PROMPT[:3])  # older snapshots, which must not be taken for those of the next pass
+            target.rollback(len(PROMPT))
+            target.score(tokens, sure=sure)
+            for step in steps:
+                target.rollback(len(PROMPT) + step)
+            assert len(target) == len(PROMPT) + steps[-1]
+            _assert_state(target, target.held.tolist())
+
+
+@ALL
+@pytest.mark.parametrize("sure", [0, 1])
 def test_200_rounds_of_random_acceptance_leave_the_state_of_the_kept_tokens(
     files: Files, architecture: str, sure: int
 ) -> None:
@@ -210,6 +230,43 @@ def _assert_state(made: Context, kept: list[int]) -> None:
     made.feed(text)
     bound = 2 * float(np.abs(rows[0] - rows[1]).max()) + 1e-3
     np.testing.assert_allclose(after, made.score(probe), atol=bound, rtol=0)
+
+
+class _Stopping(Abort):
+    """Stops a pass when llama.cpp asks for the n-th time, in the middle of the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = -1
+        self.callback = llama_cpp.ggml_abort_callback(self._asked)
+
+    def _asked(self, _data: object) -> bool:
+        self.left -= 1
+        if self.left == 0:
+            self.set()
+        return self.is_set
+
+
+@ALL
+def test_a_stopped_pass_leaves_no_trace(files: Files, architecture: str) -> None:
+    abort = _Stopping()
+    with (
+        Model(files[architecture, "target"]) as model,
+        Context(model, n_ctx=512, n_outputs=17, threads=1, abort=abort) as target,
+    ):
+        for asked in (1, 5, 12, 22):
+            for again in (False, True):  # with tokens to be read again, and without
+                target.clear()
+                target.hold(PROMPT)
+                target.score(PROMPT[:5], sure=1)
+                target.rollback(len(PROMPT) + (3 if again else 5))
+                text = target.held.tolist()
+                abort.left = asked
+                with pytest.raises(AbortedError):
+                    target.score(PROMPT[5:12], sure=1)
+                abort.clear()
+                assert target.held.tolist() == text
+                _assert_state(target, text)
 
 
 @ALL
@@ -271,12 +328,11 @@ def _count(made: Context) -> None:
 @NOT_CELLS
 def test_many_rejections_in_a_row_fit_the_pass(files: Files, architecture: str) -> None:
     """A drafter that is always wrong: what must be read again never outgrows a batch."""
-    with ExitStack() as stack:
-        target = stack.enter_context(context(files[architecture, "target"], 17))
+    with context(files[architecture, "target"], 17) as target:
         expected = tokens_of(decoder(target, NoDrafter(), 1), 120)
         bound = bound_of(target, expected)
-        drafter = _Wrong(expected)
-        assert_same_run(target, PROMPT.tolist(), expected, tokens_of(decoder(target, drafter, 2), 120), bound)
+        got = tokens_of(decoder(target, _Wrong(expected), 2), 120)
+        assert_same_run(target, PROMPT.tolist(), expected, got, bound)
 
 
 class _Wrong:
