@@ -289,6 +289,30 @@ def test_a_next_prompt_reuses_what_it_shares(files: Files, architecture: str) ->
                 assert_same_run(fresh, prompt.tolist(), expected, got, bound)
 
 
+def test_a_rollback_does_not_reach_behind_a_sliding_window(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a cache no larger than the window and a batch, what lies behind it is gone and must be read again."""
+    params = Context._params
+
+    def windowed(made: Context, threads: int) -> llama_cpp.llama_context_params:
+        small = params(made, threads)
+        small.swa_full = False
+        return small
+
+    monkeypatch.setattr(Context, "_params", windowed)
+    text = np.random.default_rng(3).integers(3, 512, 400).astype(np.int32)
+    with context(files["gemma3", "target"], 9) as target:
+        assert target.rollback_strategy.name == "cell removal"
+        for keep, n_read in ((390, 390), (200, 200), (100, 0), (10, 0)):
+            target.clear()
+            target.hold(text)
+            assert target.memory.first_position > 100
+            target.rollback(keep)
+            assert target.n_read == n_read
+            _assert_state(target, text[:keep].tolist())
+
+
 @NOT_CELLS
 def test_the_end_of_the_last_prompt_is_remembered(files: Files, architecture: str) -> None:
     with context(files[architecture, "target"], 17) as target:

@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import rollback
-from ..errors import AbortedError, ContextFullError, DecodeError, SpecdecError, UsageError
+from ..errors import (
+    AbortedError,
+    ContextFullError,
+    DecodeError,
+    RollbackError,
+    SpecdecError,
+    UsageError,
+)
 from ..tokens import Tokens, common_prefix
 from . import llama
 from .llama import Abort
@@ -36,7 +43,8 @@ class Context:
     abort: stops a decode from another thread or a signal.
 
     decode_seconds, tokens_fed: what all passes took, and how many tokens they read, since it was made.
-    rollback_strategy: how this memory takes tokens back; its ``name`` is for people.
+    rollback_strategy: how this memory takes tokens back; its ``name`` is for people. n_read: how many of the
+    text's tokens the memory holds; those that a rollback left to be read again ride in the next pass.
 
     Making one runs a few small passes: they find out how this memory rolls back and what one token
     costs (``pass_seconds``), and bring the weights into memory.
@@ -84,7 +92,7 @@ class Context:
         self._logits = np.empty((0, 0), np.float32)
         self._logits_address = 0
         self._n_held = 0  # tokens of the text
-        self._n_read = 0  # of these, the first that the memory holds; the next pass reads the others again
+        self.n_read = 0
         self._n_settled = 0  # of these, the first that nobody said might be taken back
         try:
             self.rollback_strategy = rollback.Strategy(self.memory)
@@ -177,7 +185,7 @@ class Context:
         keep = common_prefix(self.held, history)
         if keep < self._n_held:
             self.rollback(keep)
-            self._n_held = self._n_read
+            self._n_held = self.n_read
         self._n_settled = self._n_held
         return self._n_held
 
@@ -189,7 +197,7 @@ class Context:
         held = self.align(text)
         if held < len(text):
             self.feed(text[held:], progress)
-            self.rollback_strategy.pin(self._n_read)
+            self.rollback_strategy.pin(self.n_read)
 
     def rollback(self, keep: int) -> None:
         """Takes back every token past the first ``keep``.
@@ -199,15 +207,21 @@ class Context:
         """
         if not 0 <= keep <= self._n_held:
             raise ValueError(f"cannot keep {keep} of {self._n_held} tokens")
-        if keep < self._n_read:
-            self._n_read = self.rollback_strategy.rollback(self._n_read, keep)
         self._n_held = self._n_settled = keep
+        if keep < self.n_read:
+            read, self.n_read = self.n_read, 0  # in case it fails: then all is read again
+            try:
+                self.n_read = self.rollback_strategy.rollback(read, keep)
+            except RollbackError:
+                self.memory.clear()
+                self.rollback_strategy.forget()
+                raise
 
     def clear(self) -> None:
         """Empties the cache (``llama_memory_clear``)."""
         self.memory.clear()
         self.rollback_strategy.forget()
-        self._n_held = self._n_read = self._n_settled = 0
+        self._n_held = self.n_read = self._n_settled = 0
 
     @property
     def last_position(self) -> int:
@@ -236,21 +250,21 @@ class Context:
         self._held[start : start + n] = tokens
         self._catch_up(n)
         settled = self._n_settled + (sure if self._n_settled == start else 0)
-        self.rollback_strategy.before_pass(self._n_read, start + n, settled)
+        self.rollback_strategy.before_pass(self.n_read, start + n, settled)
         rows = self._pass(start + n, n_rows)
         self._n_held, self._n_settled = start + n, settled
         return rows
 
     def _catch_up(self, n: int) -> None:
         """Reads again what a rollback left, as far as that does not fit a pass of n tokens or burdens many."""
-        missing = self._n_held - self._n_read
+        missing = self._n_held - self.n_read
         riders = 0 if missing and self.rollback_strategy.wants_pass(missing) else self.n_batch - n
-        while self._n_held - self._n_read > riders:
-            self._pass(min(self._n_read + self.n_batch, self._n_held), 1)
+        while self._n_held - self.n_read > riders:
+            self._pass(min(self.n_read + self.n_batch, self._n_held), 1)
 
     def _pass(self, end: int, n_rows: int) -> Rows:
         """Reads the tokens up to ``end`` that the memory lacks; the logits after the last ``n_rows``."""
-        pointer, start = self.pointer, self._n_read
+        pointer, start = self.pointer, self.n_read
         n = end - start
         self._token[:n] = self._held[start:end]
         self._position[:n] = self._all_positions[start:end]
@@ -265,7 +279,7 @@ class Context:
         self.decode_seconds += time.perf_counter() - began
         if not logits:
             raise self._failed(code)
-        self._n_read = end
+        self.n_read = end
         self.tokens_fed += n
         return self._rows(ctypes.addressof(logits.contents), n_rows)
 
@@ -280,7 +294,7 @@ class Context:
 
     def _failed(self, code: int) -> SpecdecError:
         """After a failed pass: takes back what it left in the memory; what happened, to be raised."""
-        self._n_read = self.rollback_strategy.recover(self._n_read)
+        self.n_read = self.rollback_strategy.recover(self.n_read)
         if self._abort.is_set:
             return AbortedError(f"{self.model.path}: the pass was stopped")
         if code == 1:
