@@ -18,7 +18,7 @@ from .tokens import Tokens
 
 State = npt.NDArray[np.uint8]
 
-# What a pass of its own costs, in tokens of a longer pass, where drafting pays at all (BF16 on a CPU: about 10).
+# What a pass of its own costs, in tokens of a longer one, where drafting pays (BF16 on a CPU: about 10).
 PASS_WORTH = 16
 
 
@@ -54,7 +54,7 @@ class Strategy:
         self._memory = memory
 
     def before_pass(self, read: int, end: int, settled: int) -> None:
-        """Called before tokens read..end of the text are read, of which all but the first ``settled`` may go."""
+        """Called before a pass over tokens read..end; all of the text but the first ``settled`` may go."""
 
     def wants_pass(self, n: int) -> bool:
         """Whether n tokens that must be read again had better get a pass of their own."""
@@ -71,7 +71,7 @@ class Strategy:
         return self._emptied()
 
     def recover(self, read: int) -> int:
-        """After a pass from ``read`` on failed: how many tokens the memory holds unharmed, at most ``read``."""
+        """After a pass from ``read`` on failed: how many tokens the memory holds unharmed, ≤ ``read``."""
         return self._emptied()
 
     def forget(self) -> None:
@@ -184,7 +184,7 @@ class Checkpoints(Strategy):
 class Snapshots(Checkpoints):
     """Recurrent memory that keeps its last states itself (``n_rs_seq``): back by one of them, within a pass.
 
-    They are of use once, and only for tokens of the last pass but its first: undoing a whole pass succeeds and
+    They are of use once, and for tokens of the last pass but its first: undoing a whole pass succeeds and
     leaves a wrong state, so that where a whole pass may go, there is a checkpoint.
     """
 

@@ -1,4 +1,4 @@
-"""Every kind of memory, as target and as drafter: the text is plain decoding's, the state that of the kept tokens."""
+"""Every kind of memory, as target and as drafter: plain decoding's text, and the state of the kept tokens."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ NOT_CELLS = pytest.mark.parametrize("architecture", [a for a, s in STRATEGIES.it
 NOISE = {"mamba": 0.02, "mamba2": 0.05, "lfm2": 0.05}  # so that a drafter is right about half of the time
 
 # Longer than gemma3's window, and with repetitions for prompt lookup.
-PROMPT = np.concatenate([np.random.default_rng(1).integers(3, 512, 40), [41, 77, 300, 41, 77]]).astype(np.int32)
+PROMPT = np.concatenate([np.random.default_rng(1).integers(3, 512, 40), [41, 77, 300, 41, 77]]).astype(
+    np.int32
+)
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +118,8 @@ def test_greedy_equals_plain(files: Files, architecture: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target_kind", "draft_kind"), [("llama", "mamba2"), ("rwkv7", "llama"), ("qwen35", "qwen3"), ("gemma3", "lfm2")]
+    ("target_kind", "draft_kind"),
+    [("llama", "mamba2"), ("rwkv7", "llama"), ("qwen35", "qwen3"), ("gemma3", "lfm2")],
 )
 def test_any_pair_equals_plain(files: Files, target_kind: str, draft_kind: str) -> None:
     with context(files[target_kind, "target"], 17) as target, context(files[draft_kind, "draft"]) as draft:
@@ -225,7 +228,9 @@ def _assert_state(made: Context, kept: list[int]) -> None:
     rows = []
     for size in (1, n):
         made.clear()
-        rows.append(np.concatenate([made.score(text[i : i + size]).copy() for i in range(0, len(text), size)]))
+        rows.append(
+            np.concatenate([made.score(text[i : i + size]).copy() for i in range(0, len(text), size)])
+        )
     made.clear()
     made.feed(text)
     bound = 2 * float(np.abs(rows[0] - rows[1]).max()) + 1e-3
@@ -292,7 +297,7 @@ def test_a_next_prompt_reuses_what_it_shares(files: Files, architecture: str) ->
 def test_a_rollback_does_not_reach_behind_a_sliding_window(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a cache no larger than the window and a batch, what lies behind it is gone and must be read again."""
+    """In a cache no larger than the window and a batch, what lies behind is gone and must be read again."""
     params = Context._params
 
     def windowed(made: Context, threads: int) -> llama_cpp.llama_context_params:
@@ -320,7 +325,9 @@ def test_the_end_of_the_last_prompt_is_remembered(files: Files, architecture: st
         tokens_of(run, 30)
         read = target.tokens_fed
         target.hold(np.array([*PROMPT, 99, 98], np.int32))
-        assert target.tokens_fed - read == 3  # the prompt's last token, never read before the round, and the two
+        assert (
+            target.tokens_fed - read == 3
+        )  # the prompt's last token, never read before the round, and the two
 
 
 @NOT_CELLS
@@ -369,6 +376,8 @@ class _Wrong:
 
     def propose(self, history: Tokens, limit: int) -> DraftBlock:
         at = len(history) - len(PROMPT)
-        return DraftBlock(tuple((t + 1) % 500 + 3 for t in self.text[at : at + min(limit, 2)]), source=self.name)
+        return DraftBlock(
+            tuple((t + 1) % 500 + 3 for t in self.text[at : at + min(limit, 2)]), source=self.name
+        )
 
     def reset(self) -> None: ...

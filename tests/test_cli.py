@@ -324,7 +324,10 @@ def test_a_recurrent_model_is_target_and_drafter_like_any_other(
     path, attention = tiny.mamba(tmp_path / "river.gguf"), models / "target.gguf"
     for args in (["-m", path], ["-m", path, "-md", attention], ["-m", attention, "-md", path]):
         common = ["--temp", 0, "-n", 24, "--json", "the and of the"]
-        plain, drafted = (specdec("generate", *args[:2], "--drafter", "none", *common), specdec("generate", *args, *common))
+        plain, drafted = (
+            specdec("generate", *args[:2], "--drafter", "none", *common),
+            specdec("generate", *args, *common),
+        )
         assert json.loads(drafted.stdout)["text"] == json.loads(plain.stdout)["text"]
 
 

@@ -125,7 +125,9 @@ def test_a_cache_that_kept_more_than_it_was_told_is_noticed(target: Context) -> 
         target.feed(TOKENS)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(target.memory, "remove_cells", lambda keep, answer=answer: answer)  # does nothing
-            with pytest.raises(RollbackError, match="should end at position 4 after a rollback, it ends at 7"):
+            with pytest.raises(
+                RollbackError, match="should end at position 4 after a rollback, it ends at 7"
+            ):
                 target.rollback(5)
         assert target.held.tolist() == TOKENS[:5].tolist()
         np.testing.assert_allclose(target.score(TOKENS[:1]), expected, atol=1e-3)

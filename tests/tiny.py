@@ -340,7 +340,14 @@ class Weights:
         self.type = gguf.GGMLQuantizationType[dtype.upper()]
 
     def matrix(
-        self, w: gguf.GGUFWriter, name: str, rows: int, columns: int, gain: Any, *, stack: tuple[int, ...] = ()
+        self,
+        w: gguf.GGUFWriter,
+        name: str,
+        rows: int,
+        columns: int,
+        gain: Any,
+        *,
+        stack: tuple[int, ...] = (),
     ) -> None:
         """[*stack, rows, columns] with elements of standard deviation gain / sqrt(columns)."""
         own, other = (np.random.default_rng([self.seed, stream, crc32(name.encode())]) for stream in (0, 1))

@@ -3,8 +3,8 @@
     tiny_architectures.write("lfm2", tmp_path / "target.gguf", seed=0)
     tiny_architectures.write("lfm2", tmp_path / "draft.gguf", seed=0, noise=0.1)
 
-Metadata and tensors are those that llama.cpp's src/models/<architecture>.cpp asks for. seed, noise and scale mean
-what they mean in :mod:`tiny`; all models have its vocabulary, so that any two can be a pair.
+Metadata and tensors are those that llama.cpp's src/models/<architecture>.cpp asks for. seed, noise and scale
+mean what they mean in :mod:`tiny`; all models have its vocabulary, so that any two can be a pair.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Parts:
         self.w.add_key_length(HEAD)
         self.w.add_value_length(HEAD)
 
-    def attention(self, block: str, *, norms: bool = False, gated: bool = False, biases: bool = False) -> None:
+    def attention(
+        self, block: str, *, norms: bool = False, gated: bool = False, biases: bool = False
+    ) -> None:
         """norms: of queries and keys; gated: a gate beside each query; biases: of the projections."""
         sizes = {"q": N_HEAD * HEAD * (2 if gated else 1), "k": N_HEAD_KV * HEAD, "v": N_HEAD_KV * HEAD}
         for name, n in sizes.items():
@@ -250,7 +252,10 @@ def _rwkv7(p: Parts, n_layer: int) -> None:
     p.w.add_value_residual_mix_lora_rank(rank)
     p.w.add_gate_lora_rank(rank)
     p.w.add_token_shift_count(2)
-    for name in ("token_embd_norm", *(f"blk.{i}.{n}" for i in range(n_layer) for n in ("attn_norm", "attn_norm_2"))):
+    for name in (
+        "token_embd_norm",
+        *(f"blk.{i}.{n}" for i in range(n_layer) for n in ("attn_norm", "attn_norm_2")),
+    ):
         p.ones(name)
         p.bias(name, N_EMBD)
     p.bias("output_norm", N_EMBD)
@@ -292,7 +297,13 @@ ARCHITECTURES: dict[str, tuple[Callable[[Parts, int], None], int]] = {
 
 
 def write(
-    architecture: str, path: Path, *, seed: int = 0, noise: float = 0.0, scale: float = 4.0, n_vocab: int = 512
+    architecture: str,
+    path: Path,
+    *,
+    seed: int = 0,
+    noise: float = 0.0,
+    scale: float = 4.0,
+    n_vocab: int = 512,
 ) -> Path:
     """A random model of that architecture; of those in ARCHITECTURES, or "mamba"."""
     if architecture == "mamba":

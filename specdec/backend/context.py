@@ -256,7 +256,7 @@ class Context:
         return rows
 
     def _catch_up(self, n: int) -> None:
-        """Reads again what a rollback left, as far as that does not fit a pass of n tokens or burdens many."""
+        """Reads again what a rollback left, as far as it does not fit a pass of n tokens or burdens many."""
         missing = self._n_held - self.n_read
         riders = 0 if missing and self.rollback_strategy.wants_pass(missing) else self.n_batch - n
         while self._n_held - self.n_read > riders:

@@ -12,14 +12,16 @@ from ..rollback import State
 from .model import Model
 
 SEQUENCE = 0
-PARTIAL = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # without the cells that llama_memory_seq_rm can remove
+PARTIAL = (
+    llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+)  # without the cells that llama_memory_seq_rm can remove
 
 
 class Memory:
     """The memory of a ``llama_context`` (``llama_memory_t``), as far as rolling back needs it.
 
     n_snapshots: how many of the last tokens its recurrent state can be taken back by (``llama_n_rs_seq``).
-    recurrent: whether it has a recurrent state. window: tokens its sliding window reaches back; 0 without one.
+    recurrent: whether it has a recurrent state. window: tokens its sliding window reaches back, or 0.
     """
 
     def __init__(self, pointer: llama_cpp.llama_context_p, model: Model) -> None:
@@ -27,7 +29,8 @@ class Memory:
         self._path = model.path
         self.n_snapshots = int(llama_cpp.llama_n_rs_seq(pointer))
         self.recurrent = bool(
-            llama_cpp.llama_model_is_recurrent(model.pointer) or llama_cpp.llama_model_is_hybrid(model.pointer)
+            llama_cpp.llama_model_is_recurrent(model.pointer)
+            or llama_cpp.llama_model_is_hybrid(model.pointer)
         )
         self.window = int(llama_cpp.llama_model_n_swa(model.pointer))
 
@@ -70,7 +73,9 @@ class Memory:
             into = np.empty(size, np.uint8)
         copied = llama_cpp.llama_state_seq_get_data_ext(self.context, _bytes(into), size, SEQUENCE, PARTIAL)
         if not size or copied != size:
-            raise RollbackError(f"{self._path}: {copied} of {size} bytes of the model's state could be copied")
+            raise RollbackError(
+                f"{self._path}: {copied} of {size} bytes of the model's state could be copied"
+            )
         return into
 
     def restore(self, state: State) -> bool:
@@ -86,4 +91,4 @@ class Memory:
 
 
 def _bytes(state: State) -> ctypes.Array[ctypes.c_uint8]:
-    return (ctypes.c_uint8 * len(state)).from_buffer(state)
+    return (ctypes.c_uint8 * len(state)).from_buffer(memoryview(state))
