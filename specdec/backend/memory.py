@@ -90,5 +90,5 @@ class Memory:
         return memory
 
 
-def _bytes(state: State) -> ctypes.Array[ctypes.c_uint8]:
-    return (ctypes.c_uint8 * len(state)).from_buffer(memoryview(state))
+def _bytes(state: State) -> ctypes._Pointer[ctypes.c_uint8]:
+    return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
