@@ -199,7 +199,7 @@ class Decoder:
         clock.append(time.perf_counter())
 
         self.target.hold(history[:-1])
-        rows = self.target.score(np.array([history[-1], *x], np.int32))
+        rows = self.target.score(np.array([history[-1], *x], np.int32), sure=1)
         clock.append(time.perf_counter())
 
         p = self._sampler.distributions(rows, history, x)

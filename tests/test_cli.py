@@ -318,14 +318,17 @@ def test_a_name_nobody_knows(specdec: Specdec) -> None:
     )
 
 
-def test_a_recurrent_model_is_refused_by_name(specdec: Specdec, tmp_path: Path, models: Path) -> None:
-    path = tiny.mamba(tmp_path / "river.gguf")
-    refused(specdec("generate", "-m", path, "the"), "river.gguf: a mamba model cannot be the target")
-    refused(
-        specdec("generate", "-m", models / "target.gguf", "-md", path, "the"),
-        "river.gguf: a mamba model cannot be the drafter",
-    )
-    assert specdec("generate", "-m", path, "--drafter", "none", "-n", 3, "the").returncode == 0
+def test_a_recurrent_model_is_target_and_drafter_like_any_other(
+    specdec: Specdec, tmp_path: Path, models: Path
+) -> None:
+    path, attention = tiny.mamba(tmp_path / "river.gguf"), models / "target.gguf"
+    for args in (["-m", path], ["-m", path, "-md", attention], ["-m", attention, "-md", path]):
+        common = ["--temp", 0, "-n", 24, "--json", "the and of the"]
+        plain, drafted = (
+            specdec("generate", *args[:2], "--drafter", "none", *common),
+            specdec("generate", *args, *common),
+        )
+        assert json.loads(drafted.stdout)["text"] == json.loads(plain.stdout)["text"]
 
 
 def test_an_empty_name_is_not_the_default_model(specdec: Specdec) -> None:

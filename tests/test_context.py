@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +15,18 @@ from neartie import measured_difference
 
 from specdec.acceptance import BlockVerification
 from specdec.backend import Abort, Context, Model
+from specdec.backend.memory import Memory
 from specdec.decoder import Decoder
 from specdec.drafters import LookupDrafter, ModelDrafter, NoDrafter
 from specdec.errors import AbortedError, ContextFullError, RollbackError, UsageError
+from specdec.rollback import State
 from specdec.sampling import Sampler
 from specdec.schedule import FixedSchedule
 from specdec.settings import SamplingParams
 
 TOKENS = np.array([1, 40, 300, 41, 77, 12, 9, 200], np.int32)
 GREEDY = SamplingParams(temperature=0.0)
+RESTORE = Memory.restore
 
 
 def test_rows_are_views_of_what_follows_each_token(target: Context) -> None:
@@ -115,25 +119,47 @@ def test_the_probe_finds_cell_removal_and_times_a_pass(target: Context) -> None:
     assert target.last_position == -1
 
 
-def test_a_cache_that_kept_more_than_it_was_told_is_noticed(
-    target: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target.feed(TOKENS)
-    monkeypatch.setattr(target, "remove_cells", lambda keep: True)  # says so, does nothing
-    with pytest.raises(RollbackError, match="should end at position 4 after a rollback, it ends at 7"):
-        target.rollback(5)
-    monkeypatch.setattr(target, "remove_cells", lambda keep: False)
-    with pytest.raises(RollbackError):
-        target.rollback(5)
+def test_a_cache_that_kept_more_than_it_was_told_is_noticed(target: Context) -> None:
+    expected = _after_five(target)
+    for answer in (True, False):
+        target.feed(TOKENS)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(target.memory, "remove_cells", lambda keep, answer=answer: answer)  # does nothing
+            with pytest.raises(
+                RollbackError, match="should end at position 4 after a rollback, it ends at 7"
+            ):
+                target.rollback(5)
+        assert target.held.tolist() == TOKENS[:5].tolist()
+        np.testing.assert_allclose(target.score(TOKENS[:1]), expected, atol=1e-3)
+        target.clear()
 
 
-def test_a_recurrent_model_is_refused_by_name_as_target_and_drafter_but_decodes_plainly(
-    tmp_path: Path, target_model: Model
+def _after_five(target: Context) -> np.ndarray:
+    target.feed(TOKENS[:5])
+    rows = target.score(TOKENS[:1]).copy()
+    target.clear()
+    return rows
+
+
+def _unrestored(memory: Memory, state: State) -> bool:
+    return True  # says so, does nothing
+
+
+def _spoiled(memory: Memory, state: State) -> bool:
+    state = state.copy()
+    state[-4096:] = 0  # where the last layer's state lies
+    return RESTORE(memory, state)
+
+
+@pytest.mark.parametrize("restore", [_unrestored, _spoiled])
+def test_a_memory_that_does_not_come_back_is_refused_by_name_but_decodes_plainly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restore: Callable[[Memory, State], bool]
 ) -> None:
     path = tiny.mamba(tmp_path / "river.gguf")
     rng = np.random.default_rng(0)
+    monkeypatch.setattr(Memory, "restore", restore)
     with Model(path) as model, Context(model, n_ctx=64, n_outputs=5, threads=1) as recurrent:
-        assert not recurrent.rollback_strategy.can_roll_back
+        assert recurrent.rollback_strategy.name == "none"
         sampler = Sampler(model.vocab, GREEDY, rng, 64)
         with pytest.raises(UsageError, match=r"river\.gguf: a mamba model cannot be the target"):
             Decoder(recurrent, LookupDrafter(), sampler, FixedSchedule(4), BlockVerification(), rng)
@@ -183,7 +209,7 @@ def test_closing_is_orderly_in_any_order(models: Path) -> None:
         lambda: context.score(TOKENS[:1]),
         lambda: context.feed(TOKENS),
         lambda: context.clear(),
-        lambda: context.remove_cells(0),
+        lambda: context.memory.remove_cells(0),
         lambda: context.last_position,
         lambda: model.size,
         lambda: model.chat_template,

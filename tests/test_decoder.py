@@ -263,9 +263,9 @@ def _count_passes(context: Context) -> list[int]:
     sizes: list[int] = []
     decode = context._decode
 
-    def counted(tokens: Tokens, n_rows: int) -> np.ndarray:
+    def counted(tokens: Tokens, *rest: int) -> np.ndarray:
         sizes.append(len(tokens))
-        return decode(tokens, n_rows)
+        return decode(tokens, *rest)
 
     context._decode = counted  # type: ignore[method-assign]
     return sizes

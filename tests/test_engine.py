@@ -16,6 +16,7 @@ import tiny
 import specdec
 from specdec import Drafting, Engine, Loading, SamplingParams, UsageError
 from specdec.backend import builtin_templates
+from specdec.backend.memory import Memory
 from specdec.drafters import LookupDrafter, ModelDrafter, NoDrafter
 
 SMALL = Loading(n_ctx=256, threads=1)
@@ -185,7 +186,10 @@ def test_a_drafter_model_without_a_model_is_refused(models: Path) -> None:
         Engine(models / "target.gguf", drafting=Drafting(drafter="model"))
 
 
-def test_a_failed_start_frees_what_it_loaded(models: Path, tmp_path: Path) -> None:
+def test_a_failed_start_frees_what_it_loaded(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Memory, "restore", lambda memory, state: False)
     recurrent = tiny.mamba(tmp_path / "river.gguf")
     with (
         Engine(models / "target.gguf", recurrent, loading=SMALL) as engine,

@@ -54,9 +54,9 @@ def _fed(context: Context) -> list[list[int]]:
     fed: list[list[int]] = []
     decode = context._decode
 
-    def noted(tokens: Tokens, n_rows: int) -> np.ndarray:
+    def noted(tokens: Tokens, *rest: int) -> np.ndarray:
         fed.append(tokens.tolist())
-        return decode(tokens, n_rows)
+        return decode(tokens, *rest)
 
     context._decode = noted  # type: ignore[method-assign]
     return fed

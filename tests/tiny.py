@@ -178,8 +178,8 @@ def llama(
     split: tensors a file; above 0 writes name-00001-of-0000N.gguf and so on, and returns the first's path.
     """
     words = vocab(tokenizer, n_vocab).padded(padding).changed(changed or {})
-    rng = _Weights(seed, noise, dtype)
-    w = _writer(path, "llama", words, n_ctx_train, n_embd, n_layer, chat_template, add_bos, split)
+    rng = Weights(seed, noise, dtype)
+    w = writer(path, "llama", words, n_ctx_train, n_embd, n_layer, chat_template, add_bos, split)
     w.add_feed_forward_length(n_ff)
     w.add_head_count(n_head)
     w.add_head_count_kv(n_head_kv)
@@ -201,7 +201,7 @@ def llama(
         rng.matrix(w, block + "ffn_gate.weight", n_ff, n_embd, gain=1)
         rng.matrix(w, block + "ffn_up.weight", n_ff, n_embd, gain=1)
         rng.matrix(w, block + "ffn_down.weight", n_embd, n_ff, gain=1)
-    _finish(w, rng, words, n_embd, scale, ends, extra)
+    finish(w, rng, words, n_embd, scale, ends, extra)
     return path if not split else min(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))
 
 
@@ -221,9 +221,9 @@ def mamba(
 ) -> Path:
     """A random state-space model of architecture "mamba": recurrent, no attention, no cells to remove."""
     words = vocab(tokenizer, n_vocab)
-    rng = _Weights(seed, noise, "f32")
+    rng = Weights(seed, noise, "f32")
     n_inner, n_rank, n_conv = 2 * n_embd, max(1, n_embd // 16), 4
-    w = _writer(path, "mamba", words, n_ctx_train, n_embd, n_layer, None, None)
+    w = writer(path, "mamba", words, n_ctx_train, n_embd, n_layer, None, None)
     w.add_feed_forward_length(0)
     w.add_head_count(0)
     w.add_ssm_conv_kernel(n_conv)
@@ -246,7 +246,7 @@ def mamba(
         w.add_tensor(block + "ssm_a", decay)
         rng.ones(w, block + "ssm_d", n_inner)
         rng.matrix(w, block + "ssm_out.weight", n_embd, n_inner, gain=2)
-    _finish(w, rng, words, n_embd, scale, ends, None)
+    finish(w, rng, words, n_embd, scale, ends, None)
     return path
 
 
@@ -254,7 +254,7 @@ def bert(path: Path, *, architecture: str = "bert", extra: Mapping[str, Any] | N
     """The header of an embedding model with one tensor: enough to be recognised, not to be loaded."""
     words = vocab("spm", 512)
     words.model = "bert"
-    w = _writer(path, architecture, words, 512, 64, 2, None, None)
+    w = writer(path, architecture, words, 512, 64, 2, None, None)
     w.add_causal_attention(False)
     w.add_pooling_type(gguf.PoolingType.CLS)
     w.add_tensor("token_embd.weight", np.zeros((len(words.texts), 64), np.float32))
@@ -272,7 +272,7 @@ def clip(path: Path, *, extra: Mapping[str, Any] | None = None) -> Path:
     return path
 
 
-def _writer(
+def writer(
     path: Path,
     arch: str,
     words: Vocab,
@@ -298,17 +298,18 @@ def _writer(
     return w
 
 
-def _finish(
+def finish(
     w: gguf.GGUFWriter,
-    rng: _Weights,
+    rng: Weights,
     words: Vocab,
     n_embd: int,
     scale: float,
     ends: bool,
     extra: Mapping[str, Any] | None,
+    norm: str = "output_norm",
 ) -> None:
     """The output matrix, whose rows set the spread of the logits; then the file."""
-    rng.ones(w, "output_norm.weight", n_embd)
+    rng.ones(w, norm + ".weight", n_embd)
     rows = np.full((len(words.texts), 1), scale, np.float32)
     silent = (UNUSED,) if ends else (UNUSED, CONTROL, UNKNOWN)
     rows[np.isin(words.types, silent)] = 0  # a zero row is a logit of 0, far below the largest
@@ -327,7 +328,7 @@ def _close(w: gguf.GGUFWriter, extra: Mapping[str, Any] | None) -> None:
     w.close()
 
 
-class _Weights:
+class Weights:
     """Normal random matrices; with noise, blended with another stream.
 
     Seeded by tensor name, so that a model with padded ids computes what the one without them computes.
@@ -338,10 +339,19 @@ class _Weights:
         self.noise = noise
         self.type = gguf.GGMLQuantizationType[dtype.upper()]
 
-    def matrix(self, w: gguf.GGUFWriter, name: str, rows: int, columns: int, gain: Any) -> None:
-        """[rows, columns] with elements of standard deviation gain / sqrt(columns)."""
+    def matrix(
+        self,
+        w: gguf.GGUFWriter,
+        name: str,
+        rows: int,
+        columns: int,
+        gain: Any,
+        *,
+        stack: tuple[int, ...] = (),
+    ) -> None:
+        """[*stack, rows, columns] with elements of standard deviation gain / sqrt(columns)."""
         own, other = (np.random.default_rng([self.seed, stream, crc32(name.encode())]) for stream in (0, 1))
-        x = own.standard_normal((rows, columns), np.float32)
+        x = own.standard_normal((*stack, rows, columns), np.float32)
         if self.noise:
             x = (1 - self.noise**2) ** 0.5 * x + self.noise * other.standard_normal(x.shape, np.float32)
         x = np.asarray(x * (gain / columns**0.5), np.float32)

@@ -15,16 +15,24 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import rollback
-from ..errors import AbortedError, ContextFullError, DecodeError, UsageError
+from ..errors import (
+    AbortedError,
+    ContextFullError,
+    DecodeError,
+    RollbackError,
+    SpecdecError,
+    UsageError,
+)
 from ..tokens import Tokens, common_prefix
 from . import llama
 from .llama import Abort
+from .memory import SEQUENCE, Memory
 from .model import Model
 
 Rows = npt.NDArray[np.float32]
 FeedProgress = Callable[[int, int], None]
 
-SEQUENCE = 0
+SHORTEST = 8  # tokens: what finding out how the memory rolls back takes
 
 
 class Context:
@@ -36,6 +44,8 @@ class Context:
     abort: stops a decode from another thread or a signal. lora: adapters, each with its scale.
 
     decode_seconds, tokens_fed: what all passes took, and how many tokens they read, since it was made.
+    rollback_strategy: how this memory takes tokens back; its ``name`` is for people. n_read: how many of the
+    text's tokens the memory holds; those that a rollback left to be read again ride in the next pass.
 
     Making one runs a few small passes: they find out how this memory rolls back and what one token
     costs (``pass_seconds``), and bring the weights into memory.
@@ -55,10 +65,11 @@ class Context:
     ) -> None:
         self.model = model
         self.n_ctx = n_ctx or model.n_ctx_train
-        if self.n_ctx < 2:
+        if self.n_ctx < SHORTEST:
             raise UsageError(
-                f"{model.path}: a context of {self.n_ctx} holds no prompt; it needs 2 tokens or more"
+                f"{model.path}: a context of {self.n_ctx} is too short; it needs {SHORTEST} tokens or more"
             )
+        self._longest_draft = max(0, n_outputs - 1)
         self.n_outputs = max(2, n_outputs)
         self.decode_seconds = 0.0
         self.tokens_fed = 0
@@ -73,6 +84,7 @@ class Context:
                 f"{llama.last_errors()}; a smaller -c needs less memory"
             )
         self._pointer = pointer
+        self.memory = Memory(pointer, model)
         self.n_batch = int(llama_cpp.llama_n_batch(pointer))
         self._batch = llama_cpp.llama_batch_init(self.n_batch, 0, 1)
         self._free = weakref.finalize(self, _free, pointer, self._batch)
@@ -82,10 +94,13 @@ class Context:
         self._held = np.empty(self.n_ctx + 1, np.int32)
         self._logits = np.empty((0, 0), np.float32)
         self._logits_address = 0
-        self._n_held = 0
+        self._n_held = 0  # tokens of the text
+        self.n_read = 0
+        self._n_settled = 0  # of these, the first that nobody said might be taken back
         try:
             self._apply(lora)
-            self.rollback_strategy = rollback.probe(self)
+            self.rollback_strategy = rollback.Strategy(self.memory)
+            rollback.probe(self, model.vocab.size)
             self.pass_seconds = self._time_one_pass()
         except BaseException:
             self.close()
@@ -96,9 +111,12 @@ class Context:
         params.n_ctx = self.n_ctx
         # A CPU reads prompts as fast in small pieces, and the compute buffer shrinks with them.
         params.n_ubatch = 512 if llama.supports_gpu() else 64
-        params.n_batch = max(params.n_ubatch, self.n_outputs)
+        # Twice the outputs: tokens that a rollback left to be read again ride in the next pass. (llama.cpp
+        # aborts the process unless n_ubatch > n_rs_seq + 1.)
+        params.n_batch = max(params.n_ubatch, 2 * self.n_outputs)
         params.n_ubatch = params.n_batch
         params.n_seq_max = 1
+        params.n_rs_seq = self._longest_draft  # honoured by some architectures only
         params.n_outputs_max = self.n_outputs
         params.n_outputs_max_per_seq = self.n_outputs
         params.n_threads = params.n_threads_batch = threads
@@ -140,35 +158,36 @@ class Context:
 
     @property
     def held(self) -> Tokens:
-        """The tokens in the cache, int32 [n]: a view, valid until the next call."""
+        """The text, int32 [n]: a view, valid until the next call."""
         return self._held[: self._n_held]
 
     def __len__(self) -> int:
         return self._n_held
 
-    def score(self, tokens: Tokens) -> Rows:
+    def score(self, tokens: Tokens, *, sure: int = 0) -> Rows:
         """Feeds n tokens in one pass and returns the logits that follow each of them.
 
-        tokens: int32 [n], 1 ≤ n ≤ n_outputs. Returns float32 [n, vocab], a view into llama.cpp's
+        tokens: int32 [n], 1 ≤ n ≤ n_outputs. sure: how many of them will stay in any case, which saves some
+        memories a copy of their state. Returns float32 [n, vocab], a view into llama.cpp's
         buffer (``llama_get_logits``) that the next pass overwrites and :meth:`close` invalidates.
         Raises ContextFullError, DecodeError, ValueError; AbortedError when it was stopped. A failed pass
-        leaves the cache as it was.
+        leaves the text as it was.
         """
         n = len(tokens)
         if not 1 <= n <= self.n_outputs:
             raise ValueError(f"score takes 1 to {self.n_outputs} tokens, got {n}")
-        return self._decode(tokens, n)
+        return self._decode(tokens, n, sure)
 
     def feed(self, tokens: Tokens, progress: FeedProgress | None = None) -> Rows:
-        """Feeds one or more tokens and returns the logits after the last, float32 [1, vocab].
+        """Feeds one or more tokens that will stay and returns the logits after the last, float32 [1, vocab].
 
         progress: called with (tokens fed, tokens in all) after each pass. Raises as :meth:`score` does;
-        what earlier passes fed stays in the cache.
+        what earlier passes fed stays in the text.
         """
         rows: Rows | None = None
         for start in range(0, len(tokens), self.n_batch):
             piece = tokens[start : start + self.n_batch]
-            rows = self._decode(piece, 1)
+            rows = self._decode(piece, 1, len(piece))
             if progress is not None:
                 progress(start + len(piece), len(tokens))
         if rows is None:
@@ -178,53 +197,58 @@ class Context:
     def align(self, history: Tokens) -> int:
         """Rolls back whatever is not a prefix of ``history``; returns how many of its tokens are held.
 
-        A memory that cannot give back a tail is emptied instead.
+        What the memory would have to read again for that is not held then: it is the caller's to feed.
         """
         keep = common_prefix(self.held, history)
         if keep < self._n_held:
-            if self.rollback_strategy.can_roll_back:
-                self.rollback(keep)
-            else:
-                self.clear()
+            self.rollback(keep)
+            self._n_held = self.n_read
+        self._n_settled = self._n_held
         return self._n_held
 
     def hold(self, text: Tokens, progress: FeedProgress | None = None) -> None:
-        """Makes the cache hold exactly ``text``, whoever used it before: aligns it and feeds the rest.
+        """Makes the text exactly ``text``, whoever used it before: aligns it and feeds the rest.
 
         progress and what is raised: as for :meth:`feed`.
         """
         held = self.align(text)
         if held < len(text):
             self.feed(text[held:], progress)
+            self.rollback_strategy.pin(self.n_read)
 
     def rollback(self, keep: int) -> None:
         """Takes back every token past the first ``keep``.
 
-        Raises RollbackError when this memory cannot, ValueError when it holds fewer than ``keep``.
+        Where the memory cannot go back to just there, the next pass reads again what is missing.
+        Raises RollbackError when it went elsewhere, ValueError when it holds fewer than ``keep``.
         """
         if not 0 <= keep <= self._n_held:
             raise ValueError(f"cannot keep {keep} of {self._n_held} tokens")
-        if keep < self._n_held:
-            self.rollback_strategy.rollback(self, keep)
-            self._n_held = keep
+        self._n_held = self._n_settled = keep
+        if keep < self.n_read:
+            read, self.n_read = self.n_read, 0  # in case it fails: then all is read again
+            try:
+                self.n_read = self.rollback_strategy.rollback(read, keep)
+            except RollbackError:
+                self.memory.clear()
+                self.rollback_strategy.forget()
+                raise
 
     def clear(self) -> None:
         """Empties the cache (``llama_memory_clear``)."""
-        llama_cpp.llama_memory_clear(self._memory(), True)
-        self._n_held = 0
-
-    def remove_cells(self, keep: int) -> bool:
-        """Removes the cells at positions ≥ keep; whether it worked (``llama_memory_seq_rm``)."""
-        return bool(llama_cpp.llama_memory_seq_rm(self._memory(), SEQUENCE, keep, -1))
+        self.memory.clear()
+        self.rollback_strategy.forget()
+        self._n_held = self.n_read = self._n_settled = 0
 
     @property
     def last_position(self) -> int:
-        """The largest position in the cache (``llama_memory_seq_pos_max``), -1 when it is empty."""
-        return int(llama_cpp.llama_memory_seq_pos_max(self._memory(), SEQUENCE))
+        """The largest position in the memory (``llama_memory_seq_pos_max``), -1 when it is empty."""
+        return self.memory.last_position
 
     def close(self) -> None:
         """Frees the context. Views of its logits become invalid."""
         self._pointer = None
+        self.memory.close()
         self._free()
 
     def __enter__(self) -> Context:
@@ -235,30 +259,44 @@ class Context:
     ) -> None:
         self.close()
 
-    def _memory(self) -> llama_cpp.llama_memory_t:
-        memory: llama_cpp.llama_memory_t = llama_cpp.llama_get_memory(self.pointer)
-        return memory
-
-    def _decode(self, tokens: Tokens, n_rows: int) -> Rows:
+    def _decode(self, tokens: Tokens, n_rows: int, sure: int) -> Rows:
         """Feeds tokens in one pass; the logits after the last ``n_rows`` of them."""
-        pointer, n, start = self.pointer, len(tokens), self._n_held
+        n, start = len(tokens), self._n_held
         if start + n > self.n_ctx:
             raise ContextFullError(f"{start} + {n} tokens do not fit a context of {self.n_ctx}; raise -c")
-        self._token[:n] = tokens
-        self._position[:n] = self._all_positions[start : start + n]
+        self._held[start : start + n] = tokens
+        self._catch_up(n)
+        settled = self._n_settled + (sure if self._n_settled == start else 0)
+        self.rollback_strategy.before_pass(self.n_read, start + n, settled)
+        rows = self._pass(start + n, n_rows)
+        self._n_held, self._n_settled = start + n, settled
+        return rows
+
+    def _catch_up(self, n: int) -> None:
+        """Reads again what a rollback left, as far as it does not fit a pass of n tokens or burdens many."""
+        missing = self._n_held - self.n_read
+        riders = 0 if missing and self.rollback_strategy.wants_pass(missing) else self.n_batch - n
+        while self._n_held - self.n_read > riders:
+            self._pass(min(self.n_read + self.n_batch, self._n_held), 1)
+
+    def _pass(self, end: int, n_rows: int) -> Rows:
+        """Reads the tokens up to ``end`` that the memory lacks; the logits after the last ``n_rows``."""
+        pointer, start = self.pointer, self.n_read
+        n = end - start
+        self._token[:n] = self._held[start:end]
+        self._position[:n] = self._all_positions[start:end]
         self._output[:n] = 0
         self._output[n - n_rows : n] = 1
         self._batch.n_tokens = n
         began = time.perf_counter()
         code = self._abort.call(llama_cpp.llama_decode, pointer, self._batch)
         if code != 0 or self._abort.is_set:
-            self._restore(code)
+            raise self._failed(code)
         logits = llama_cpp.llama_get_logits(pointer)  # waits for the device
         self.decode_seconds += time.perf_counter() - began
         if not logits:
-            raise DecodeError(f"{self.model.path}: llama_decode gave no logits")
-        self._held[start : start + n] = tokens
-        self._n_held = start + n
+            raise self._failed(code)
+        self.n_read = end
         self.tokens_fed += n
         return self._rows(ctypes.addressof(logits.contents), n_rows)
 
@@ -271,17 +309,16 @@ class Context:
             self._logits_address = address
         return self._logits[:n_rows]
 
-    def _restore(self, code: int) -> None:
-        """After a failed pass: takes back what it left in the cache, and raises what happened."""
-        if self.last_position >= self._n_held and not self.remove_cells(self._n_held):
-            self.clear()
+    def _failed(self, code: int) -> SpecdecError:
+        """After a failed pass: takes back what it left in the memory; what happened, to be raised."""
+        self.n_read = self.rollback_strategy.recover(self.n_read)
         if self._abort.is_set:
-            raise AbortedError(f"{self.model.path}: the pass was stopped")
+            return AbortedError(f"{self.model.path}: the pass was stopped")
         if code == 1:
-            raise ContextFullError(
+            return ContextFullError(
                 f"llama.cpp found no room for the batch in a context of {self.n_ctx}; raise -c"
             )
-        raise DecodeError(f"{self.model.path}: llama_decode failed with {code}: {llama.last_errors()}")
+        return DecodeError(f"{self.model.path}: llama_decode failed with {code}: {llama.last_errors()}")
 
     def _time_one_pass(self) -> float:
         """Seconds of a single-token pass on the warm model: the median of three, or one that takes long."""

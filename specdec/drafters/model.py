@@ -104,6 +104,6 @@ def irreversible(context: Context, role: str) -> str:
     model = context.model
     return (
         f"{model.path}: a {model.architecture} model cannot be the {role}: its memory cannot be rolled back "
-        "after a rejected draft; use a model with attention memory only"
+        "after a rejected draft, neither by removing cells nor by restoring its state; use another model"
         + (", or --drafter none to decode plainly" if role == "target" else "")
     )
