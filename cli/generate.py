@@ -149,6 +149,7 @@ class Run:
             "model": str(self._engine.target.model.path),
             "draft": str(draft.model.path) if draft else None,
             "drafter": self._decoder.drafter.name,
+            "schedule": self._decoder.schedule.as_dict(),
             "seed": self._seed,
             "lossless": self._decoder.rule.lossless,
             "stats": stats.as_dict(),
