@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain
@@ -87,10 +86,9 @@ class Answers:
         engine = self._engine
         if request.drafting != engine.drafting:
             engine.redraft(request.drafting, self._draft)
-        seed = secrets.randbits(32) if request.seed is None else request.seed
-        decoder = engine.decoder(request.sampling, seed)
+        decoder = engine.decoder(request.sampling, request.seed)
         prompt = request.prompt.tokens(engine)
-        run = Run(engine, decoder, seed, prompt_tokens=len(prompt), logprobs=bool(request.logprobs))
+        run = Run(engine, decoder, prompt_tokens=len(prompt), logprobs=bool(request.logprobs))
         with suppress(AbortedError, KeyboardInterrupt):
             with self._view.loading("reading the prompt") as share:
                 steps = decoder.generate(

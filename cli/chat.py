@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec.errors import SpecdecError, UsageError
+from specdec.settings import LONGEST_DRAFT
 
 from .options import (
     DraftOptions,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from .conversation import Conversation
     from .line import Lines
 
-LONGEST_DRAFT = 16  # that /set can ask for later, unless the run was started for longer ones
 CHAT = "Conversation"
 
 
@@ -135,7 +135,7 @@ def _started(
     ):
         turns = lines({name: command.help for name, command in COMMANDS.items()}, complete)
         files = locate_pair(models, drafting, quiet=output.quiet)
-        longest = max(drafting.draft_max, LONGEST_DRAFT)
+        longest = max(drafting.longest, LONGEST_DRAFT)  # so that /draft and /set may ask for more later
         engine = loaded(files, loading, drafting, view, signals.abort, longest_draft=longest)
     with engine:
         _offer_template(engine, turns)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from specdec.errors import UsageError
 from specdec.reasoning import without_reasoning
 from specdec.registry import Registry
+from specdec.settings import DRAFTERS
 
 from .clipboard import copy
 from .completion import complete_model
@@ -18,7 +19,6 @@ from .conversation import Conversation
 from .line import find_terminal
 from .locate import fetch
 from .messages import read_messages, write_messages
-from .options import DrafterName
 from .setting import Setting, settings
 
 ADJUSTABLE = ("sampling", "drafts")  # the groups of settings that /set changes, and of the others:
@@ -48,7 +48,7 @@ def obey(talk: Conversation, line: str) -> None:
 def complete(command: str, typed: str) -> Iterable[str]:
     """What the argument of a command, so far as typed, may become."""
     if command == "/draft":
-        names = ["off", *(kind.value for kind in DrafterName if kind is not DrafterName.none)]
+        names = ["off", *(kind for kind in DRAFTERS if kind != "none")]
         models = [name for name, _ in complete_model(typed)]
         return [name for name in [*names, *models] if name.startswith(typed)]
     if command == "/set":
@@ -157,11 +157,10 @@ def _set(talk: Conversation, argument: str) -> None:
 def _draft(talk: Conversation, argument: str) -> None:
     draft = talk.draft
     if argument:
-        kinds = {kind.value: kind for kind in DrafterName}
-        kind = DrafterName.none if argument == "off" else kinds.get(argument)
-        if kind is None:
-            draft, kind = fetch(Registry.load(), argument, quiet=False), DrafterName.model
-        drafts = replace(talk.settings.drafts, drafter=kind)
+        kinds = "none" if argument == "off" else argument
+        if not set(kinds.split(",")) <= set(DRAFTERS):
+            draft, kinds = fetch(Registry.load(), argument, quiet=False), "model"
+        drafts = replace(talk.settings.drafts, drafter=kinds)
         talk.change(replace(talk.settings, drafts=drafts), draft)
     kind_now = talk.engine.kind
     path = f" {talk.engine.draft.model.path}" if talk.engine.draft is not None else ""
@@ -206,7 +205,7 @@ COMMANDS = {
     "/reset": Command("", "begin anew; the system prompt stays", _reset),
     "/stats": Command("", "what drafting has brought so far", _stats),
     "/set": Command("[NAME [VALUE]]", "show or change a sampling or draft setting", _set),
-    "/draft": Command("[off|lookup|NAME]", "show or change the drafter", _draft),
+    "/draft": Command("[off|suffix|NAME]", "show or change the drafter", _draft),
     "/save": Command("FILE", "write the conversation as JSON", _save),
     "/load": Command("FILE", "go on from a saved conversation", _load),
     "/copy": Command("", "copy the last answer to the clipboard", _copy),

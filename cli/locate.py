@@ -80,16 +80,16 @@ def locate_pair(options: ModelOptions, drafting: Drafting, *, quiet: bool) -> tu
     if named is None:
         raise UsageError("no --model given, and models.toml names no default")
     target = fetch(registry, named, quiet=quiet)
-    if drafting.drafter in ("lookup", "none"):
+    if not drafting.wants_model:
         return target, None
     recommended = registry.resolve(named).draft
     if options.draft is not None:
         return target, fetch(registry, options.draft, quiet=quiet)
-    if recommended and (options.model is None or drafting.drafter == "model"):
+    if recommended and (options.model is None or "model" in drafting.kinds):
         return target, fetch(registry, recommended, quiet=quiet)
     if recommended and not quiet:
         print(
-            f"specdec: no --draft, so only lookup drafts; for {named} try --draft {recommended}",
+            f"specdec: no --draft, so only repetitions are drafted; for {named} try --draft {recommended}",
             file=sys.stderr,
         )
     return target, None

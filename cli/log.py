@@ -22,10 +22,12 @@ class Notes(logging.Handler):
 
 @contextmanager
 def log_shown(view: View, verbose: bool) -> Iterator[None]:
-    """The library's warnings become notes; verbose adds llama.cpp's own log."""
+    """The library's warnings become notes; verbose adds what the schedule decides and
+    llama.cpp's own log."""
     ours, llama = logging.getLogger("specdec"), logging.getLogger("specdec.llama")
     handler = Notes(view)
     ours.addHandler(handler)
+    ours.setLevel(logging.DEBUG if verbose else logging.WARNING)
     llama.propagate = verbose
     llama.setLevel(logging.DEBUG if verbose else logging.CRITICAL)
     try:

@@ -34,12 +34,6 @@ def option(*names: str, panel: str | None = None, once: bool = False, help: str,
     return typer.Option(*names, rich_help_panel=panel, help=help, allow_from_autoenv=not once, **more)
 
 
-class DrafterName(str, Enum):
-    model = "model"
-    lookup = "lookup"
-    none = "none"
-
-
 class AcceptName(str, Enum):
     block = "block"
     token = "token"
@@ -130,16 +124,19 @@ class DraftOptions:
     """Who drafts, how far, and which rule judges."""
 
     drafter: Annotated[
-        DrafterName | None,
-        option("--drafter", panel=DRAFT,
-               help="model: the --draft GGUF. lookup: repetitions in the text itself, no second model. "
-               "none: plain decoding. By default the model when there is one, else lookup."),
+        str | None,
+        option("--drafter", panel=DRAFT, metavar="NAMES",
+               help="model: the --draft GGUF. suffix: the longest repetition in the text and in "
+               "--lookup-corpus, no second model. lookup: the last repetition of a few tokens. none: plain "
+               "decoding. Several, as in suffix,model: the free ones first, the model when they have "
+               "nothing worth offering. By default the model when there is one, else suffix."),
     ] = None  # fmt: skip
     draft_max: Annotated[
-        int,
+        int | None,
         option("--draft-max", "--draft-n", panel=DRAFT, min=1, max=256, metavar="N",
-               help="Draft length: the most tokens drafted in a round."),
-    ] = Drafting.draft_max  # fmt: skip
+               help="A fixed draft length; by default it follows measured costs and acceptance, and "
+               "nothing is drafted where that does not pay."),
+    ] = None  # fmt: skip
     draft_min: Annotated[
         int,
         option("--draft-min", "--draft-n-min", panel=DRAFT, min=0, max=256, metavar="N",
@@ -148,7 +145,7 @@ class DraftOptions:
     draft_p_min: Annotated[
         float,
         option("--draft-p-min", panel=DRAFT, min=0.0, max=1.0, metavar="P",
-               help="Stop drafting before a token the drafter gives less than this probability."),
+               help="Stop drafting where the drafter's likeliest token is less likely than this."),
     ] = Drafting.p_min  # fmt: skip
     lookup_max: Annotated[
         int,
@@ -160,6 +157,12 @@ class DraftOptions:
         option("--lookup-ngram-min", panel=DRAFT, min=1, max=64, metavar="N",
                help="Shortest run of last tokens that lookup searches for."),
     ] = Drafting.ngram_min  # fmt: skip
+    lookup_corpus: Annotated[
+        list[Path] | None,
+        option("--lookup-corpus", panel=DRAFT, metavar="FILE",
+               help="A text to draft from, such as source files or a document; repeatable. Tokenised once "
+               "and kept in the cache directory."),
+    ] = None  # fmt: skip
     accept: Annotated[
         AcceptName,
         option("--accept", panel=DRAFT,
@@ -175,12 +178,13 @@ class DraftOptions:
 
     def drafting(self) -> Drafting:
         return Drafting(
-            drafter=self.drafter.value if self.drafter else None,
+            drafter=self.drafter,
             draft_max=self.draft_max,
             draft_min=self.draft_min,
             p_min=self.draft_p_min,
             ngram_max=self.lookup_max,
             ngram_min=self.lookup_min,
+            lookup_corpus=tuple(self.lookup_corpus or ()),
             accept=self.accept.value,
             typical_threshold=self.typical_threshold,
         )

@@ -18,17 +18,16 @@ LOWEST = -9999.0  # stands for a probability of 0, whose logarithm JSON cannot s
 class Run:
     """One generation: what came of it so far.
 
-    seed: what the decoder was made with. logprobs: whether the result shows them.
+    logprobs: whether the result shows them.
     """
 
     def __init__(
-        self, engine: Engine, decoder: Decoder, seed: int, *, prompt_tokens: int, logprobs: bool = False
+        self, engine: Engine, decoder: Decoder, *, prompt_tokens: int, logprobs: bool = False
     ) -> None:
         self.finish_reason: FinishReason = "interrupted"
         self.tokens: list[int] = []
         self._engine = engine
         self._decoder = decoder
-        self._seed = seed
         self._prompt_tokens = prompt_tokens
         self._text: list[str] = []
         self._logprobs: list[dict[str, object]] | None = [] if logprobs else None
@@ -90,7 +89,8 @@ class Run:
             "model": str(self._engine.target.model.path),
             "draft": str(draft.model.path) if draft else None,
             "drafter": self._decoder.drafter.name,
-            "seed": self._seed,
+            "schedule": self._decoder.schedule.as_dict(),
+            "seed": self._decoder.seed,
             "lossless": self._decoder.rule.lossless,
             "stats": stats.as_dict(),
         }
@@ -115,7 +115,7 @@ class Run:
                 f"{stats.rounds} rounds"
             )
         parts = ", ".join(f"{part} {value:.2f}" for part, value in seconds.items())
-        lines.append(f"seconds: {parts}; {self._prompt_tokens} prompt tokens; seed {self._seed}")
+        lines.append(f"seconds: {parts}; {self._prompt_tokens} prompt tokens; seed {decoder.seed}")
         if not decoder.rule.lossless:
             lines.append(f"LOSSY: {decoder.rule.name} acceptance; this is not the target's own distribution")
         if self.finish_reason == "context":

@@ -37,6 +37,32 @@ class SuffixAutomaton {
         return {text_.data() + match_end_, std::min(limit, text_.size() - match_end_)};
     }
 
+    // The longest end of another text, of n tokens, that occurs in this one: its length, and what followed
+    // there, at most `limit` tokens.
+    struct Found {
+        size_t length;
+        const int32_t* tokens;
+        size_t count;
+    };
+    Found find(const int32_t* tokens, size_t n, size_t limit) {
+        int32_t state = 0;
+        size_t length = 0;
+        for (size_t i = 0; i < n; ++i) {
+            const int32_t* target = find(state, tokens[i]);
+            while (target == nullptr && state != 0) {
+                state = at(state).link;
+                length = static_cast<size_t>(at(state).length);
+                target = find(state, tokens[i]);
+            }
+            if (target == nullptr) continue;
+            state = *target;
+            ++length;
+        }
+        if (length == 0) return {0, nullptr, 0};
+        const auto end = static_cast<size_t>(at(state).end);
+        return {length, text_.data() + end, std::min(limit, text_.size() - end)};
+    }
+
   private:
     // Most states have one edge, which they hold themselves; further ones are in a hash table.
     struct State {

@@ -7,6 +7,8 @@
 #include <random>
 #include <string>
 
+#include <algorithm>
+
 #include "automaton.hpp"
 #include "kernels.hpp"
 
@@ -143,6 +145,13 @@ void check_automaton(std::mt19937& rng, size_t capacity) {
         expect(count >= 1 && count <= 5, "the continuation's length");
         expect(follows_a_match(text, longest, tokens, count), "the continuation");
     }
+    const std::vector<int32_t> query = {0, 1, 2, 3, 0, 1, 9, 2, 1};
+    const auto found = automaton.find(query.data(), query.size(), 5);
+    const auto occurs = [&](size_t n) {
+        return std::search(text.begin(), text.end(), query.end() - static_cast<std::ptrdiff_t>(n), query.end()) != text.end();
+    };
+    expect(found.count <= 5 && (found.length == 0 || occurs(found.length)), "what is found");
+    expect(found.length == query.size() || !occurs(found.length + 1), "nothing longer is found");
     automaton.reset();
     expect(automaton.size() == 0 && automaton.match_length() == 0, "the automaton after reset");
 }

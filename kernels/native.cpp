@@ -167,6 +167,13 @@ auto continuation(const specdec::SuffixAutomaton& automaton, int64_t limit) {
     return to_numpy(std::vector<int32_t>(tokens, tokens + n));
 }
 
+auto find(specdec::SuffixAutomaton& automaton, const Array& tokens, int64_t limit) {
+    if (limit < 0) throw nb::value_error("find needs a limit of at least 0");
+    const int32_t* x = data<int32_t>(tokens, 1, "find needs int32 [n] tokens");
+    const auto found = automaton.find(x, tokens.shape(0), static_cast<size_t>(limit));
+    return nb::make_tuple(found.length, to_numpy(std::vector<int32_t>(found.tokens, found.tokens + found.count)));
+}
+
 specdec::SuffixAutomaton* make_automaton(int64_t capacity) {
     if (capacity < 2 || capacity > (int64_t{1} << 28))
         throw nb::value_error("a suffix automaton needs a capacity of 2 to 2**28 tokens");
@@ -185,6 +192,7 @@ NB_MODULE(native, m) {
         .def(nb::new_(&make_automaton), nb::arg("capacity") = 1 << 18)
         .def("extend", &extend, nb::arg("tokens"))
         .def("continuation", &continuation, nb::arg("limit"))
+        .def("find", &find, nb::arg("tokens"), nb::arg("limit"))
         .def("reset", &specdec::SuffixAutomaton::reset)
         .def("__len__", &specdec::SuffixAutomaton::size)
         .def_prop_ro("match_length", &specdec::SuffixAutomaton::match_length);

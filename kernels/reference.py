@@ -178,6 +178,26 @@ class SuffixAutomaton:
         length, end = self._match
         return np.array(self._text[end : end + limit] if length else [], np.int32)
 
+    def find(self, tokens: Ids, limit: int) -> tuple[int, Ids]:
+        """The longest end of another text that occurs in this one: its length, and what followed there.
+
+        tokens: int32 [n], contiguous. Returns the length and int32 [m], m ≤ limit; 0 and nothing where not
+        even the last token occurs. Raises ValueError for anything else, and for a limit below 0.
+        """
+        if limit < 0:
+            raise ValueError("find needs a limit of at least 0")
+        _check("find needs int32 [n] tokens", tokens, np.int32, 1)
+        state = length = 0
+        for token in tokens.tolist():
+            while state and token not in self._next[state]:
+                state = self._link[state]
+                length = self._length[state]
+            if token in self._next[state]:
+                state = self._next[state][token]
+                length += 1
+        end = self._end[state]
+        return length, np.array(self._text[end : end + limit] if length else [], np.int32)
+
     def _append(self, token: int) -> None:
         self._text.append(token)
         fresh = self._state(self._length[self._last] + 1, 0, len(self._text))

@@ -14,7 +14,7 @@ import numpy as np
 from .acceptance import Rule, accept
 from .backend import Context, FeedProgress
 from .distribution import Rng
-from .drafters import Drafter, NoDrafter
+from .drafters import Drafter, NoDrafter, Reader
 from .drafters.model import irreversible
 from .errors import UsageError
 from .logprobs import TokenLogprobs, token_logprobs
@@ -59,6 +59,7 @@ class Decoder:
 
     target: the context that decides; it keeps what it read, so a next prompt with the same beginning
     is not read again. sampler: the target's. rng: the acceptance rule's random numbers.
+    seed: what all of them were made from, where that is known.
     stats: totals of all generations until ``stats.reset()``.
     Raises UsageError for a target that cannot be rolled back, unless the drafter is ``NoDrafter``.
     """
@@ -71,6 +72,8 @@ class Decoder:
         schedule: Schedule,
         rule: Rule,
         rng: Rng,
+        *,
+        seed: int | None = None,
     ) -> None:
         if not isinstance(drafter, NoDrafter):
             if not target.rollback_strategy.can_roll_back:
@@ -84,6 +87,7 @@ class Decoder:
         self.drafter = drafter
         self.schedule = schedule
         self.rule = rule
+        self.seed = seed
         self.stats = Stats()
         self._sampler = sampler
         self._rng = rng
@@ -118,14 +122,18 @@ class Decoder:
     def speedup(self) -> float | None:
         """Estimated tokens per second over plain decoding's, None before the first token.
 
-        What a plain step costs is taken from the rounds without a draft; while there are few of them, from
+        What a plain step costs is the schedule's own figure, where it measures; else it is taken from the
+        rounds without a draft; while there are few of them, from
         the passes of one token that were timed when the target's context was made, which cannot take
         longer than those of several, and from what a row costs this side of llama.cpp.
         """
         stats = self.stats
         if not stats.emitted:
             return None
-        if stats.plain_rounds >= 3:
+        known = self.schedule.plain_seconds(len(self.target))
+        if known is not None:
+            plain = known
+        elif stats.plain_rounds >= 3:
             plain = stats.plain_seconds / stats.plain_rounds
         else:
             own = (stats.seconds["sample"] + stats.seconds["other"]) / (stats.drafted + stats.rounds)
@@ -189,13 +197,16 @@ class Decoder:
             self._sampler.grammar.start = n_prompt
         self.stats.cached_prompt_tokens += self.target.align(history[:-1])
         self.target.hold(history[:-1], progress)
+        if isinstance(self.drafter, Reader):
+            self.drafter.read(history, self.schedule.round(len(history), self.target.n_ctx - len(history)))
         self.stats.seconds["prefill"] += time.perf_counter() - began
 
     def _round(self, history: Tokens, room: int, text: TextStream, logprobs: int) -> Step:
         """One draft and its verification."""
         clock = [time.perf_counter()]
-        draft = self.drafter.propose(history, self.schedule.limit(room))
-        x = draft.tokens if self.schedule.worth_verifying(len(draft)) else ()
+        horizon = self.schedule.round(len(history), room)
+        draft = horizon.cut(self.drafter.propose(history, horizon))
+        x = draft.tokens
         clock.append(time.perf_counter())
 
         self.target.hold(history[:-1])
@@ -203,10 +214,11 @@ class Decoder:
         clock.append(time.perf_counter())
 
         p = self._sampler.distributions(rows, history, x)
-        verdict = accept(self.rule, draft.first(len(x)), p, self._rng)
+        verdict = accept(self.rule, draft, p, self._rng)
         clock.append(time.perf_counter())
 
-        tokens, pieces, ended = self._until_stop([*x[: verdict.accepted], verdict.token], text)
+        follow = [*x[: verdict.accepted], verdict.token]
+        tokens, pieces, ended = self._until_stop(follow, text)
         known = zip(rows, tokens, strict=False) if logprobs else ()
         likely = tuple(token_logprobs(row, token, logprobs) for row, token in known)
         kept = min(verdict.accepted, len(tokens))
@@ -214,6 +226,7 @@ class Decoder:
         self.stats.count(drafted=len(x), accepted=kept, emitted=len(tokens), source=draft.source)
         clock.append(time.perf_counter())
         self.stats.time(clock, drafted=len(x))
+        horizon.learn(follow, verdict.accepted, clock[-1] - clock[1])
         reason: FinishReason | None = "stop" if ended else None
         return Step(tokens, pieces, kept, len(x), draft.source, finish_reason=reason, logprobs=likely)
 

@@ -9,21 +9,27 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from specdec.settings import DrafterKind, Drafting, Loading, SamplingParams
+from specdec.settings import Drafting, Loading, SamplingParams
 
 from . import vocab
 from .acceptance import BlockVerification, Rule, TokenRejection, Typical
+from .adaptive import AdaptiveSchedule
 from .backend import Abort, ChatTemplate, Context, Message, Model
+from .corpus import index
 from .decoder import Decoder
 from .distribution import Rng
-from .drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
+from .drafters import CascadeDrafter, Drafter, LookupDrafter, ModelDrafter, NoDrafter, SuffixDrafter
 from .errors import UsageError
+from .experience import Experience, place
 from .gguf_file import GGUFFile
 from .grammar import Grammar
+from .kernels import SuffixAutomaton
+from .registry import cache_dir
 from .sampling import Sampler
-from .schedule import FixedSchedule
+from .schedule import FixedSchedule, Schedule
 from .tokens import Tokens
 
+REPEATABLE_DRAFT = 4  # tokens: of a seeded run, where the clock may not decide
 STREAMS = ("sampler", "drafter", "rule")
 
 LoadProgress = Callable[[float], None]
@@ -61,13 +67,14 @@ class Engine:
         self.abort = abort or Abort()
         self.loading = loading
         self.drafting = drafting
-        self.draft: Context | None = None
+        self._loaded: Context | None = None
         self.shared_vocab: int | None = None
+        self.experience: Experience | None = None
         model = Model(
             target, gpu_layers=loading.gpu_layers, progress=lambda s: report(s * weight), abort=self.abort
         )
         try:
-            n_outputs = 1 + max(longest_draft, 0 if drafting.drafter == "none" else drafting.draft_max)
+            n_outputs = 1 + max(longest_draft, 0 if drafting.drafter == "none" else drafting.longest)
             self.target = Context(
                 model,
                 n_ctx=loading.n_ctx,
@@ -83,34 +90,44 @@ class Engine:
         self.load_seconds = time.perf_counter() - began
 
     @property
-    def kind(self) -> DrafterKind:
-        """Who drafts: the drafter that was asked for, else the model when there is one, else lookup."""
-        return self.drafting.drafter or ("lookup" if self.draft is None else "model")
+    def draft(self) -> Context | None:
+        """The drafter's context, None where no model drafts."""
+        return self._loaded if self.drafting.wants_model else None
+
+    @property
+    def kind(self) -> str:
+        """Who drafts: the drafter that was asked for, else the model when there is one, else suffix."""
+        return self.drafting.drafter or ("suffix" if self.draft is None else "model")
 
     def redraft(
         self, drafting: Drafting, draft: Path | str | None = None, *, progress: LoadProgress | None = None
     ) -> None:
         """Changes who drafts, and how; the target and what it has read stay as they are.
 
-        draft: the drafter's GGUF; the one that is loaded is not loaded again, any other takes its place.
+        draft: the drafter's GGUF; the one that is loaded stays, also while it does not draft, and any other
+        takes its place.
         Decoders made before must not be used afterwards. Raises as the constructor does; then nothing
         has changed.
         """
-        draft = _drafts(drafting, None if draft is None else Path(draft))
+        named = None if draft is None else Path(draft)
+        wanted = _drafts(drafting, named)
         longest = self.target.n_outputs - 1
-        if drafting.drafter != "none" and drafting.draft_max > longest:
+        if drafting.drafter != "none" and (drafting.draft_max or 0) > longest:
             raise UsageError(
                 f"drafts of {drafting.draft_max} tokens are longer than the {longest} that this run was "
                 "started for; start it with that --draft-max"
             )
-        loaded, shared = self.draft, self.shared_vocab
-        if draft is None:
-            self.draft, self.shared_vocab = None, None
-        elif loaded is None or draft != loaded.model.path:
-            shared = _compared(self.target.model.path, draft)
-            self.draft, self.shared_vocab = self._load_draft(draft, progress), shared
-        self.drafting = drafting
-        if loaded is not None and loaded is not self.draft:
+        corpus = self._indexed(drafting)
+        loaded = self._loaded
+        if loaded is None or loaded.model.path != named:
+            shared = _compared(self.target.model.path, wanted)
+            self._loaded = None if wanted is None else self._load_draft(wanted, progress)
+            self.shared_vocab = shared
+        self.drafting, self._corpus = drafting, corpus
+        if self.experience is not None:
+            self.experience.keep()
+        self.experience = self._recalled()
+        if loaded is not None and loaded is not self._loaded:
             loaded.model.close()
 
     def _load_draft(self, draft: Path, progress: LoadProgress | None) -> Context:
@@ -122,7 +139,10 @@ class Engine:
             if n_ctx is None:
                 n_ctx = min(self.target.n_ctx, model.n_ctx_train or self.target.n_ctx)
             threads = loading.threads_draft or loading.threads
-            return Context(model, n_ctx=n_ctx, threads=threads, abort=self.abort)
+            context = Context(model, n_ctx=n_ctx, threads=threads, abort=self.abort)
+            if loading.threads_draft is None:
+                context.tune_threads()
+            return context
         except BaseException:
             model.close()
             raise
@@ -130,10 +150,13 @@ class Engine:
     def decoder(self, sampling: SamplingParams = SamplingParams(), seed: int | None = None) -> Decoder:
         """A Decoder over this engine's contexts; they serve one Decoder at a time.
 
-        seed: makes sampling repeatable; None draws one. The target's sampler, the drafter and the
-        acceptance rule get independent streams of random numbers from it. Raises UsageError for sampling
+        seed: makes sampling repeatable; None draws one (``Decoder.seed`` tells it). The target's sampler, the
+        drafter and the acceptance rule get independent streams of random numbers from it. Which of them are
+        used, and how often, depends on the draft lengths; so where a seed is given and tokens are sampled,
+        drafts are of a fixed length in place of one that follows the clock. Raises UsageError for sampling
         that this vocabulary cannot do, or a grammar that is none.
         """
+        repeatable = seed is not None and sampling.temperature > 0.0
         seed = random.getrandbits(32) if seed is None else seed
         # Python's own generator: numpy's brings 7 MB of libraries for the few numbers a round needs.
         for_sampler, for_drafter, for_rule = (random.Random(f"{name} {seed}") for name in STREAMS)
@@ -141,8 +164,16 @@ class Engine:
         grammar = Grammar(vocab, sampling.grammar) if sampling.grammar else None
         sampler = Sampler(vocab, sampling, for_sampler, n_ctx, grammar)
         drafter = self._drafter(sampling, for_drafter, grammar)
-        schedule = FixedSchedule(self.drafting.draft_max, self.drafting.draft_min)
-        return Decoder(self.target, drafter, sampler, schedule, self.rule, for_rule)
+        schedule = self._schedule(repeatable=repeatable)
+        return Decoder(self.target, drafter, sampler, schedule, self.rule, for_rule, seed=seed)
+
+    def _schedule(self, *, repeatable: bool) -> Schedule:
+        d = self.drafting
+        if d.draft_max is not None or repeatable:
+            return FixedSchedule(d.draft_max or max(REPEATABLE_DRAFT, d.draft_min), d.draft_min)
+        longest = min(d.longest, self.target.n_outputs - 1)
+        assert self.experience is not None
+        return AdaptiveSchedule(self.experience, longest=longest, draft_min=d.draft_min)
 
     @property
     def rule(self) -> Rule:
@@ -156,20 +187,44 @@ class Engine:
 
     def _drafter(self, sampling: SamplingParams, rng: Rng, grammar: Grammar | None) -> Drafter:
         d = self.drafting
-        if self.kind == "none":
+        drafters: list[Drafter] = []
+        for kind in self.kind.split(","):
+            if kind == "suffix":
+                drafters.append(SuffixDrafter(self._corpus))
+            elif kind == "lookup":
+                drafters.append(LookupDrafter(ngram_max=d.ngram_max, ngram_min=d.ngram_min))
+            elif self.draft is not None:
+                model = ModelDrafter(
+                    self.draft,
+                    sampling,
+                    rng,
+                    draft_max=d.longest,
+                    p_min=d.p_min,
+                    draft_min=d.draft_min,
+                    vocab_size=self.shared_vocab,
+                    grammar=grammar,
+                )
+                drafters.append(model)
+        if not drafters:
             return NoDrafter()
-        if self.kind == "lookup":
-            return LookupDrafter(ngram_max=d.ngram_max, ngram_min=d.ngram_min)
-        assert self.draft is not None
-        return ModelDrafter(
-            self.draft,
-            sampling,
-            rng,
-            draft_max=d.draft_max,
-            p_min=d.p_min,
-            vocab_size=self.shared_vocab,
-            grammar=grammar,
-        )
+        return drafters[0] if len(drafters) == 1 else CascadeDrafter(drafters)
+
+    def _indexed(self, drafting: Drafting) -> SuffixAutomaton | None:
+        """The texts beside the conversation, in which suffix looks for repetitions."""
+        if not drafting.lookup_corpus:
+            return None
+        model = self.target.model
+        name = vocab.fingerprint(GGUFFile.read(model.path))
+        return index(drafting.lookup_corpus, model.vocab, name, cache_dir() / "corpus")
+
+    def _recalled(self) -> Experience:
+        """What earlier runs of this pair, run like this, have learnt."""
+        contexts = [self.target] if self.draft is None else [self.target, self.draft]
+        pair = [(c.model.path.name, c.model.size, c.threads) for c in contexts]
+        layers = (self.loading.gpu_layers, self.loading.gpu_layers_draft)
+        path = place(cache_dir(), pair, layers, self.loading.lora)
+        drafters = {} if self.draft is None else {ModelDrafter.name: self.draft.pass_seconds}
+        return Experience(self.target.pass_seconds, drafters, path)
 
     def tokenize(self, text: str) -> Tokens:
         """Token ids of a text to be continued as it stands; control tokens may be spelled out."""
@@ -185,9 +240,11 @@ class Engine:
         return self.tokenize(self.template.render(messages))
 
     def close(self) -> None:
-        """Frees contexts and models."""
-        if self.draft is not None:
-            self.draft.model.close()
+        """Frees contexts and models, and writes down what was learnt of them."""
+        if self.experience is not None:
+            self.experience.keep()
+        if self._loaded is not None:
+            self._loaded.model.close()
         self.target.model.close()
 
     def __enter__(self) -> Engine:
@@ -201,9 +258,9 @@ class Engine:
 
 def _drafts(drafting: Drafting, draft: Path | None) -> Path | None:
     """The drafter's file where a model is to draft."""
-    if drafting.drafter == "model" and draft is None:
-        raise UsageError("--drafter model needs a drafter GGUF: name one with --draft")
-    return draft if drafting.drafter in (None, "model") else None
+    if "model" in drafting.kinds and draft is None:
+        raise UsageError(f"--drafter {drafting.drafter} needs a drafter GGUF: name one with --draft")
+    return draft if drafting.wants_model else None
 
 
 def _compared(target: Path, draft: Path | None) -> int | None:

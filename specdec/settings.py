@@ -10,7 +10,9 @@ from typing import Literal
 from .errors import UsageError
 
 ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-DrafterKind = Literal["model", "lookup", "none"]
+DrafterKind = Literal["model", "suffix", "lookup", "none"]
+DRAFTERS: tuple[DrafterKind, ...] = ("model", "suffix", "lookup", "none")
+LONGEST_DRAFT = 24  # of the adaptive schedule: the rows of logits of a target context are made for it
 DRY_BREAKERS = ("\n", ":", '"', "*")
 
 
@@ -117,26 +119,31 @@ class Loading:
 class Drafting:
     """Who drafts, how far, and which rule judges the draft.
 
-    drafter: None for the model when there is one, else lookup. p_min: the drafter's probability below
-    which it stops. typical_threshold is used by ``accept="typical"`` alone, which is lossy.
+    drafter: who drafts, or several in the order in which they are asked ("suffix,model"); None for the
+    model when there is one, else suffix. draft_max: a fixed draft length; None adapts it to measured costs
+    and acceptance. p_min: drafting stops where the drafter's likeliest token is less likely. lookup_corpus:
+    texts beside the conversation in which suffix looks for repetitions. typical_threshold is used by
+    ``accept="typical"`` alone, which is lossy.
     """
 
-    drafter: DrafterKind | None = None
-    draft_max: int = 8
+    drafter: str | None = None
+    draft_max: int | None = None
     draft_min: int = 0
     p_min: float = 0.0
     ngram_max: int = 3
     ngram_min: int = 1
+    lookup_corpus: tuple[Path, ...] = ()
     accept: Literal["block", "token", "typical"] = "block"
     typical_threshold: float = 0.3
 
     def __post_init__(self) -> None:
-        if self.draft_max < 1:
+        self._check_drafters()
+        if self.longest < 1:
             raise UsageError(
                 f"--draft-max must be at least 1, got {self.draft_max}; --drafter none never drafts"
             )
-        if not 0 <= self.draft_min <= self.draft_max:
-            raise UsageError(f"--draft-min must be 0 to --draft-max ({self.draft_max}), got {self.draft_min}")
+        if not 0 <= self.draft_min <= self.longest:
+            raise UsageError(f"--draft-min must be 0 to --draft-max ({self.longest}), got {self.draft_min}")
         if not 0.0 <= self.p_min <= 1.0:
             raise UsageError(f"--draft-p-min is a probability, got {self.p_min:g}")
         if not 1 <= self.ngram_min <= self.ngram_max:
@@ -147,3 +154,32 @@ class Drafting:
             raise UsageError(
                 f"the typical threshold must be above 0 and at most 1, got {self.typical_threshold:g}"
             )
+
+    def _check_drafters(self) -> None:
+        kinds = self.kinds
+        unknown = [kind for kind in kinds if kind not in DRAFTERS]
+        if unknown:
+            raise UsageError(f"--drafter {unknown[0]!r} is not known: use {', '.join(DRAFTERS)}")
+        if len(set(kinds)) < len(kinds) or ("none" in kinds and len(kinds) > 1):
+            raise UsageError(f"--drafter {self.drafter}: name each drafter once, and none alone")
+        if "model" in kinds[:-1]:
+            raise UsageError(
+                f"--drafter {self.drafter}: the model comes last, after those that cost nothing to ask"
+            )
+        if self.lookup_corpus and kinds and "suffix" not in kinds:
+            raise UsageError(f"--lookup-corpus is for the suffix drafter, not for --drafter {self.drafter}")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The drafters that were asked for, in order; empty for the default."""
+        return tuple(self.drafter.split(",")) if self.drafter is not None else ()
+
+    @property
+    def wants_model(self) -> bool:
+        """Whether a model drafts when there is one."""
+        return not self.kinds or "model" in self.kinds
+
+    @property
+    def longest(self) -> int:
+        """The longest draft there may be."""
+        return LONGEST_DRAFT if self.draft_max is None else self.draft_max

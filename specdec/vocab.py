@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from .errors import UsageError
@@ -31,6 +32,15 @@ BOS_BY_DEFAULT = frozenset((
 
 class VocabMismatchError(UsageError):
     """Target and drafter mean different tokens by the same ids."""
+
+
+def fingerprint(file: GGUFFile) -> str:
+    """A name of the vocabulary: equal names turn any text into the same ids."""
+    tokens, merges = file.tokens, file.array("tokenizer.ggml.merges", "string")
+    found = hashlib.sha256(f"{file.tokenizer_model} {file.text('tokenizer.ggml.pre')}".encode())
+    for array in (tokens, merges):
+        found.update(b"" if array is None else array.raw.tobytes())
+    return found.hexdigest()
 
 
 def compare(target: GGUFFile, draft: GGUFFile) -> int:

@@ -21,6 +21,15 @@ from specdec.backend import Context, Model  # noqa: E402
 THINKING = tiny.CHATML.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache directory of the tests' own: what a run learns is not for the user's next one."""
+    directory = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specdec.engine.cache_dir", lambda: directory)
+        yield directory
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tiny GGUFs: a target, a stranger that hardly ever agrees with it, a cousin that often does."""

@@ -64,6 +64,35 @@ def _spread(law: np.ndarray, emitted: tuple[int, ...], mass: float, p: Condition
         _spread(law, (*emitted, int(token)), mass * float(chance), p, n, k)
 
 
+Stops = Callable[[Sequence[int]], bool]
+
+
+def stopped_law(rule: Rule, p: Conditional, q: Conditional, stops: Stops, n_vocab: int, k: int) -> np.ndarray:
+    """The same of drafts that end where ``stops(tokens so far)`` says so, at k at the latest."""
+    law = np.zeros((n_vocab,) * (k + 1))
+    prefixes: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+    while prefixes:
+        x, weight = prefixes.pop()
+        if len(x) < k and not stops(x):
+            prefixes += [((*x, int(t)), weight * float(c)) for t, c in zip(q(x).ids, q(x).probs, strict=True)]
+            continue
+        draft = DraftBlock(x, [q(x[:i]) for i in range(len(x))])
+        _judge(law, rule, draft, p, weight)
+    return law
+
+
+def _judge(law: np.ndarray, rule: Rule, draft: DraftBlock, p: Conditional, weight: float) -> None:
+    """Adds what becomes of a draft that is made with this chance."""
+    n_vocab, k = law.shape[0], law.ndim - 1
+    targets = [p(draft.tokens[:i]) for i in range(len(draft) + 1)]
+    for accepted, chance in enumerate(rule.law(draft, targets)):
+        if chance > 0.0:
+            follow = rule.follow(draft, targets, accepted)
+            for token, c in zip(follow.ids, follow.probs, strict=True):
+                emitted = (*draft.tokens[:accepted], int(token))
+                _spread(law, emitted, float(weight * chance * c), p, n_vocab, k)
+
+
 def target_law(p: Conditional, n_vocab: int, k: int) -> np.ndarray:
     law = np.zeros((n_vocab,) * (k + 1))
     _spread(law, (), 1.0, p, n_vocab, k)
@@ -83,6 +112,62 @@ def test_the_output_law_is_the_targets(
         q = None if point_mass else conditional(rng, n_vocab, k, zeros)
         difference = np.abs(output_law(rule, p, q, n_vocab, k) - target_law(p, n_vocab, k)).max()
         assert difference <= 1e-12, f"seed {seed}"
+
+
+@pytest.mark.parametrize("rule", LOSSLESS, ids=lambda r: r.name)
+@pytest.mark.parametrize(("n_vocab", "k"), [(2, 1), (2, 4), (3, 3), (4, 2)])
+def test_a_draft_may_stop_wherever_what_was_drawn_so_far_says(rule: Rule, n_vocab: int, k: int) -> None:
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        zeros = 0.4 if seed % 2 else 0.0
+        p, q = conditional(rng, n_vocab, k, zeros), conditional(rng, n_vocab, k, zeros)
+        at_random = {
+            x: rng.random() < 0.4 for d in range(k) for x in itertools.product(range(n_vocab), repeat=d)
+        }
+        rules: dict[str, Stops] = {
+            "any": lambda x, at_random=at_random: at_random[tuple(x)],
+            "the last token's q": lambda x, q=q: bool(x) and q(x[:-1]).prob(x[-1]) < 0.5,
+            "the next row's peak (--draft-p-min)": lambda x, q=q: q(x).probs.max() < 0.6,
+        }
+        expected = target_law(p, n_vocab, k)
+        for name, stops in rules.items():
+            difference = np.abs(stopped_law(rule, p, q, stops, n_vocab, k) - expected).max()
+            assert difference <= 1e-12, f"seed {seed}, stopping by {name}"
+
+
+@pytest.mark.parametrize("rule", LOSSLESS, ids=lambda r: r.name)
+def test_cutting_a_drawn_token_for_its_own_q_changes_the_output(rule: Rule) -> None:
+    """Why a schedule asks before a token is drawn, and --draft-p-min looks at the likeliest token instead."""
+    d = Distribution(np.array([0, 1], np.int32), np.array([0.9, 0.1]))
+    law = np.zeros(2)
+    for x in range(2):
+        draft = DraftBlock((x,), [d]) if d.prob(x) >= 0.5 else DraftBlock()
+        for accepted, chance in enumerate(rule.law(draft, [d, d])):
+            if accepted:
+                law[x] += d.prob(x) * chance
+            elif chance > 0.0:
+                follow = rule.follow(draft, [d, d], 0)
+                for token, c in zip(follow.ids, follow.probs, strict=True):
+                    law[token] += d.prob(x) * chance * c
+    assert law == pytest.approx([0.99, 0.01], abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", LOSSLESS, ids=lambda r: r.name)
+def test_what_is_certain_may_be_cut_however_late(rule: Rule) -> None:
+    """Drafts x₁ x₂ x₃ of which only x₁ is drawn: cut after 1, 2 or 3 tokens, by what the whole draft is."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        p, q = conditional(rng, 3, 3, 0.2), conditional(rng, 3, 0, 0.0)
+        follow = rng.integers(0, 3, (3, 2))
+        keep = rng.integers(1, 4, 3)
+        law = np.zeros((3,) * 4)
+        for x in range(3):
+            tokens = (x, int(follow[x, 0]), int(follow[x, 1]))
+            dists = [q(()), *(Distribution.point(t) for t in tokens[1:])]
+            draft = DraftBlock(tokens, dists)
+            assert draft.drawn == 1
+            _judge(law, rule, draft.first(int(keep[x])), p, q(()).prob(x))
+        assert np.abs(law - target_law(p, 3, 3)).max() <= 1e-12, f"seed {seed}"
 
 
 @pytest.mark.parametrize("rule", [*LOSSLESS, Typical(0.2)], ids=lambda r: r.name)

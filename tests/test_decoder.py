@@ -18,7 +18,7 @@ from specdec.decoder import Decoder, Step
 from specdec.drafters import DraftBlock, Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from specdec.errors import UsageError
 from specdec.sampling import Sampler
-from specdec.schedule import FixedSchedule
+from specdec.schedule import FixedSchedule, Horizon
 from specdec.settings import SamplingParams
 from specdec.tokens import Tokens
 
@@ -36,7 +36,8 @@ class Scripted:
         self.text = list(text)
         self.limits: list[int] = []
 
-    def propose(self, history: Tokens, limit: int) -> DraftBlock:
+    def propose(self, history: Tokens, horizon: Horizon) -> DraftBlock:
+        limit = horizon.limit
         self.limits.append(limit)
         return DraftBlock(tuple(self.text[len(history) : len(history) + max(limit, 0)]), source=self.name)
 
@@ -412,14 +413,14 @@ def test_progress_is_told_while_the_prompt_is_read(target: Context) -> None:
 class Desynchronised(ModelDrafter):
     """Skips the rollback: what was rejected stays in its cache, and what follows is fed after it."""
 
-    def propose(self, history: Tokens, limit: int) -> DraftBlock:
+    def propose(self, history: Tokens, horizon: Horizon) -> DraftBlock:
         fed = getattr(self, "fed", 0)
         self.context.align = lambda text: len(self.context)  # type: ignore[method-assign]
         held = len(self.context)
         self.fed = len(history)
         new = history[min(fed, len(history) - 1) :]
         # What align would have rolled back is passed off as the history.
-        return super().propose(np.concatenate([self.context.held.copy(), new]) if held else history, limit)
+        return super().propose(np.concatenate([self.context.held.copy(), new]) if held else history, horizon)
 
 
 def test_a_drafter_that_skips_its_rollback_is_caught(models: Path, target: Context) -> None:
@@ -443,8 +444,8 @@ class _Spoiled:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
 
-    def propose(self, history: Tokens, limit: int) -> DraftBlock:
-        tokens = list(self.drafter.propose(history, limit).tokens)
+    def propose(self, history: Tokens, horizon: Horizon) -> DraftBlock:
+        tokens = list(self.drafter.propose(history, horizon).tokens)
         if len(tokens) > 2:
             tokens[2] = (tokens[2] + 1) % 512
         return DraftBlock(tuple(tokens), source=self.name)

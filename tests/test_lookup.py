@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.drafters import LookupDrafter
+from specdec.schedule import FixedRound
 
 
 def propose(tokens: list[int], k: int, *, ngram: int) -> list[int]:
     drafter = LookupDrafter(ngram_max=ngram, ngram_min=ngram)
-    return list(drafter.propose(np.array(tokens, np.int32), k).tokens)
+    return list(drafter.propose(np.array(tokens, np.int32), FixedRound(k)).tokens)
 
 
 def scanned(tokens: list[int], k: int, longest: int, shortest: int) -> list[int]:
@@ -47,11 +48,11 @@ def test_what_is_proposed(tokens: list[int], ngram: int, k: int, expected: list[
 def test_longer_matches_come_first() -> None:
     history = np.array([1, 2, 3, 50, 9, 3, 60, 2, 3, 70, 1, 2, 3], np.int32)
     for longest, expected in ((3, 50), (2, 70), (1, 70)):
-        assert LookupDrafter(ngram_max=longest).propose(history, 1).tokens == (expected,)
+        assert LookupDrafter(ngram_max=longest).propose(history, FixedRound(1)).tokens == (expected,)
 
 
 def test_proposals_are_point_masses_named_lookup() -> None:
-    block = LookupDrafter().propose(np.array([5, 6, 5], np.int32), 4)
+    block = LookupDrafter().propose(np.array([5, 6, 5], np.int32), FixedRound(4))
     assert block.source == "lookup"
     assert block.tokens == (6, 5)
     assert [(q.ids.tolist(), q.probs.tolist()) for q in block.q] == [([6], [1.0]), ([5], [1.0])]
@@ -73,15 +74,15 @@ def test_the_index_follows_a_history_that_grows_shrinks_and_changes(
     text: list[int] = []
     for keep, more in edits:
         text = text[:keep] + more
-        got = list(drafter.propose(np.array(text, np.int32), k).tokens)
+        got = list(drafter.propose(np.array(text, np.int32), FixedRound(k)).tokens)
         assert got == scanned(text, k, longest, shortest)
 
 
 def test_reset_forgets_the_text() -> None:
     drafter = LookupDrafter()
-    drafter.propose(np.array([1, 2, 3, 1, 2], np.int32), 2)
+    drafter.propose(np.array([1, 2, 3, 1, 2], np.int32), FixedRound(2))
     drafter.reset()
-    assert drafter.propose(np.array([1, 2], np.int32), 2).tokens == ()
+    assert drafter.propose(np.array([1, 2], np.int32), FixedRound(2)).tokens == ()
 
 
 @pytest.mark.parametrize(("longest", "shortest"), [(0, 0), (2, 3), (2, 0)])

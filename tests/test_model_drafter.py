@@ -10,6 +10,7 @@ import pytest
 from specdec.backend import Context, Model
 from specdec.drafters import ModelDrafter
 from specdec.sampling import Sampler
+from specdec.schedule import FixedRound
 from specdec.settings import SamplingParams
 from specdec.tokens import Tokens
 
@@ -29,7 +30,7 @@ def array(*parts: object) -> Tokens:
 
 
 def test_the_cache_holds_the_history_and_the_draft_but_its_last_token(stranger: Context) -> None:
-    block = drafter(stranger).propose(HISTORY, 4)
+    block = drafter(stranger).propose(HISTORY, FixedRound(4))
     assert len(block) == 4
     assert block.source == "model"
     assert stranger.held.tolist() == [*HISTORY, *block.tokens[:3]]
@@ -38,16 +39,16 @@ def test_the_cache_holds_the_history_and_the_draft_but_its_last_token(stranger: 
 @pytest.mark.parametrize("accepted", [0, 1, 3, 4])
 def test_what_was_not_accepted_is_rolled_back(stranger: Context, accepted: int) -> None:
     d = drafter(stranger)
-    block = d.propose(HISTORY, 4)
+    block = d.propose(HISTORY, FixedRound(4))
     history = array(HISTORY, block.tokens[:accepted], 99)
     fed = _fed(stranger)
-    again = d.propose(history, 4)
+    again = d.propose(history, FixedRound(4))
     assert stranger.held.tolist() == [*history, *again.tokens[:3]]
     # Only what is new is fed: the correction, and after a whole draft its last token with it.
     assert fed[0] == ([block.tokens[3], 99] if accepted == 4 else [99])
     assert [len(tokens) for tokens in fed[1:]] == [1, 1, 1]
     stranger.clear()
-    assert drafter(stranger).propose(history, 4).tokens == again.tokens
+    assert drafter(stranger).propose(history, FixedRound(4)).tokens == again.tokens
 
 
 def _fed(context: Context) -> list[list[int]]:
@@ -64,9 +65,9 @@ def _fed(context: Context) -> list[list[int]]:
 
 def test_an_unchanged_history_still_feeds_its_last_token(stranger: Context) -> None:
     d = drafter(stranger)
-    first = d.propose(HISTORY, 3)
+    first = d.propose(HISTORY, FixedRound(3))
     fed = _fed(stranger)
-    assert d.propose(HISTORY, 3).tokens == first.tokens
+    assert d.propose(HISTORY, FixedRound(3)).tokens == first.tokens
     assert fed[0] == [int(HISTORY[-1])]
 
 
@@ -83,38 +84,38 @@ def test_an_unchanged_history_still_feeds_its_last_token(stranger: Context) -> N
 )
 def test_any_history_gives_what_a_fresh_drafter_gives(stranger: Context, history: Tokens) -> None:
     d = drafter(stranger)
-    d.propose(HISTORY, 4)
-    got = d.propose(history, 4)
+    d.propose(HISTORY, FixedRound(4))
+    got = d.propose(history, FixedRound(4))
     assert stranger.held.tolist() == [*history, *got.tokens[:3]]
     stranger.clear()
-    assert drafter(stranger).propose(history, 4).tokens == got.tokens
+    assert drafter(stranger).propose(history, FixedRound(4)).tokens == got.tokens
 
 
 def test_an_empty_history_or_no_budget_proposes_nothing(stranger: Context) -> None:
     d = drafter(stranger)
-    assert d.propose(np.empty(0, np.int32), 4).tokens == ()
-    assert d.propose(HISTORY, 0).tokens == ()
-    assert d.propose(HISTORY, -1).tokens == ()
+    assert d.propose(np.empty(0, np.int32), FixedRound(4)).tokens == ()
+    assert d.propose(HISTORY, FixedRound(0)).tokens == ()
+    assert d.propose(HISTORY, FixedRound(-1)).tokens == ()
     assert len(stranger) == 0
 
 
 def test_the_ceiling_bounds_the_callers_budget(stranger: Context) -> None:
-    assert len(drafter(stranger, k=2).propose(HISTORY, 8)) == 2
-    assert len(drafter(stranger, k=8).propose(HISTORY, 3)) == 3
+    assert len(drafter(stranger, k=2).propose(HISTORY, FixedRound(8))) == 2
+    assert len(drafter(stranger, k=8).propose(HISTORY, FixedRound(3))) == 3
     with pytest.raises(ValueError, match="at least 1"):
         drafter(stranger, k=0)
 
 
 @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "sampled"])
 def test_below_the_floor_nothing_is_fed(stranger: Context, params: SamplingParams) -> None:
-    assert drafter(stranger, params, p_min=1.01).propose(HISTORY, 4).tokens == ()
+    assert drafter(stranger, params, p_min=1.01).propose(HISTORY, FixedRound(4)).tokens == ()
     assert stranger.held.tolist() == HISTORY.tolist()
 
 
 def test_greedy_drafting_stops_where_the_models_own_probability_falls_below_the_floor(
     stranger: Context,
 ) -> None:
-    whole = drafter(stranger, k=12).propose(HISTORY, 12)
+    whole = drafter(stranger, k=12).propose(HISTORY, FixedRound(12))
     sure = []
     for i in range(12):
         stranger.clear()
@@ -123,14 +124,14 @@ def test_greedy_drafting_stops_where_the_models_own_probability_falls_below_the_
     floor = sorted(sure)[6]
     expected = next(i for i, p in enumerate(sure) if p < floor * 0.999)
     stranger.clear()
-    got = drafter(stranger, k=12, p_min=floor * 0.999).propose(HISTORY, 12)
+    got = drafter(stranger, k=12, p_min=floor * 0.999).propose(HISTORY, FixedRound(12))
     assert got.tokens == whole.tokens[:expected]
     assert stranger.held.tolist() == [*HISTORY, *got.tokens]
 
 
 def test_q_is_what_was_sampled_from(stranger: Context) -> None:
     params = SamplingParams(temperature=1.3, top_k=20, repeat_penalty=1.5)
-    block = drafter(stranger, params, k=5).propose(HISTORY, 5)
+    block = drafter(stranger, params, k=5).propose(HISTORY, FixedRound(5))
     assert any(len(q.ids) > 1 for q in block.q)
     for i, (token, q) in enumerate(zip(block.tokens, block.q, strict=True)):
         assert 0.0 < q.prob(token) <= 1.0
@@ -147,7 +148,7 @@ def test_q_is_what_was_sampled_from(stranger: Context) -> None:
 def test_the_tokens_are_drawn_from_q(stranger: Context) -> None:
     seed = 9
     d = ModelDrafter(stranger, WARM, np.random.default_rng(seed), draft_max=1)
-    blocks = [d.propose(HISTORY, 1) for _ in range(1500)]
+    blocks = [d.propose(HISTORY, FixedRound(1)) for _ in range(1500)]
     q = blocks[0].q[0]
     drawn = np.array([b.tokens[0] for b in blocks])
     for token, chance in zip(q.ids, q.probs, strict=True):
@@ -158,7 +159,7 @@ def test_the_tokens_are_drawn_from_q(stranger: Context) -> None:
 def test_ids_the_target_lacks_are_never_proposed(stranger: Context) -> None:
     d = ModelDrafter(stranger, WARM, np.random.default_rng(0), draft_max=8, vocab_size=60)
     for _ in range(20):
-        block = d.propose(np.array([1, 40, 30], np.int32), 8)
+        block = d.propose(np.array([1, 40, 30], np.int32), FixedRound(8))
         assert max(block.tokens) < 60
         assert max(int(q.ids.max()) for q in block.q) < 60
 
@@ -169,19 +170,19 @@ def test_a_history_that_outgrows_the_context_proposes_nothing_and_says_so_once(
     with Context(stranger_model, n_ctx=16, threads=1) as context:
         d = drafter(context, k=4)
         with caplog.at_level(logging.WARNING, "specdec"):
-            assert len(d.propose(np.arange(3, 16, dtype=np.int32), 4)) == 4
-            assert len(d.propose(np.arange(3, 18, dtype=np.int32), 4)) == 2  # what still fits
-            assert len(d.propose(np.arange(3, 19, dtype=np.int32), 4)) == 1
+            assert len(d.propose(np.arange(3, 16, dtype=np.int32), FixedRound(4))) == 4
+            assert len(d.propose(np.arange(3, 18, dtype=np.int32), FixedRound(4))) == 2  # what still fits
+            assert len(d.propose(np.arange(3, 19, dtype=np.int32), FixedRound(4))) == 1
             for n in (20, 21, 30):
-                assert len(d.propose(np.arange(3, n, dtype=np.int32), 4)) == 0
+                assert len(d.propose(np.arange(3, n, dtype=np.int32), FixedRound(4))) == 0
         assert len(caplog.records) == 1
         assert "outgrown the drafter's context of 16 tokens" in caplog.text
-        assert len(d.propose(HISTORY, 4)) == 4  # a shorter history is welcome again
+        assert len(d.propose(HISTORY, FixedRound(4))) == 4  # a shorter history is welcome again
 
 
 def test_reset_empties_the_cache(stranger: Context) -> None:
     d = drafter(stranger)
-    d.propose(HISTORY, 4)
+    d.propose(HISTORY, FixedRound(4))
     d.reset()
     assert len(stranger) == 0
     assert stranger.last_position == -1

@@ -1,7 +1,18 @@
 """Where drafts come from."""
 
-from .draft import DraftBlock, Drafter, NoDrafter
+from .cascade import CascadeDrafter
+from .draft import DraftBlock, Drafter, NoDrafter, Reader
 from .lookup import LookupDrafter
 from .model import ModelDrafter
+from .suffix import SuffixDrafter
 
-__all__ = ["DraftBlock", "Drafter", "LookupDrafter", "ModelDrafter", "NoDrafter"]
+__all__ = [
+    "CascadeDrafter",
+    "DraftBlock",
+    "Drafter",
+    "LookupDrafter",
+    "ModelDrafter",
+    "NoDrafter",
+    "Reader",
+    "SuffixDrafter",
+]

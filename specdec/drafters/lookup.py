@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..tokens import Tokens, common_prefix
-from .draft import DraftBlock
+from .draft import DraftBlock, match_sureness
+
+if TYPE_CHECKING:
+    from ..schedule import Horizon
 
 
 class LookupDrafter:
@@ -31,7 +36,8 @@ class LookupDrafter:
         self._undo: list[tuple[bytes, int | None]] = []
         self._undo_at: list[int] = [0]
 
-    def propose(self, history: Tokens, limit: int) -> DraftBlock:
+    def propose(self, history: Tokens, horizon: Horizon) -> DraftBlock:
+        limit = horizon.limit
         if limit < 1 or not len(history):
             return DraftBlock(source=self.name)
         self._index(history)
@@ -41,7 +47,8 @@ class LookupDrafter:
                 continue
             at = self._follows.get(history[n - length :].tobytes())
             if at is not None:
-                return DraftBlock(tuple(history[at : at + limit].tolist()), source=self.name)
+                tokens = tuple(history[at : at + limit].tolist())
+                return DraftBlock(tokens, source=self.name, sure=match_sureness(length, len(tokens)))
         return DraftBlock(source=self.name)
 
     def _index(self, history: Tokens) -> None:

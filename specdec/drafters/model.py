@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..backend import Context
+from ..backend import Context, Rows
 from ..distribution import Distribution, Rng
 from ..errors import UsageError
 from ..grammar import Grammar
@@ -15,6 +16,9 @@ from ..sampling import Sampler
 from ..settings import SamplingParams
 from ..tokens import Tokens
 from .draft import DraftBlock
+
+if TYPE_CHECKING:
+    from ..schedule import Horizon
 
 LOG = logging.getLogger("specdec")
 
@@ -27,7 +31,9 @@ class ModelDrafter:
 
     context: the drafter's context; its vocabulary must mean the same as the target's.
     params: how tokens are drawn; the target's own make drafts most alike.
-    draft_max: a ceiling no caller can raise. p_min: drafting stops before a token whose q is below it.
+    draft_max: a ceiling no caller can raise. p_min: drafting stops where the model's likeliest token is less
+    likely; the token that was drawn has no say in that, or the output would not be the target's. draft_min:
+    the least of a draft that was drawn, once it has begun.
     vocab_size: ids the target has too; padding past it is never proposed. grammar: the target's.
     Raises UsageError for a memory that cannot be rolled back, ValueError for a draft_max below 1.
     """
@@ -42,6 +48,7 @@ class ModelDrafter:
         *,
         draft_max: int,
         p_min: float = 0.0,
+        draft_min: int = 0,
         vocab_size: int | None = None,
         grammar: Grammar | None = None,
     ) -> None:
@@ -54,37 +61,51 @@ class ModelDrafter:
         self._rng = rng
         self._draft_max = draft_max
         self._p_min = p_min
+        self._draft_min = draft_min
         self._vocab_size = min(vocab_size or context.model.vocab.size, context.model.vocab.size)
         self._outgrown = False
 
-    def propose(self, history: Tokens, limit: int) -> DraftBlock:
-        budget = min(limit, self._draft_max)
-        if budget < 1 or not len(history) or not self._fits(len(history)):
+    def propose(self, history: Tokens, horizon: Horizon) -> DraftBlock:
+        if horizon.limit < 1 or not len(history) or not self._fits(len(history)):
             return DraftBlock(source=self.name)
-        budget = min(budget, self.context.n_ctx - len(history) + 1)
+        budget = min(self._draft_max, self.context.n_ctx - len(history) + 1)
         self.context.align(history[:-1])
-        row = self.context.feed(history[len(self.context) :])[:, : self._vocab_size]
+        unread = history[len(self.context) :]
         tokens: list[int] = []
         dists: list[Distribution] = []
-        while True:
+        sure: list[float] = []
+        while len(tokens) < budget and horizon.goes_on(self.name, sure, len(unread)):
+            row = self.context.feed(unread)[:, : self._vocab_size]
             q = self._sampler.distributions(row, history, tokens)[0]
-            token = q.sample(self._rng)
-            if self._p_min > 0.0 and self._confidence(row, q, token) < self._p_min:
+            peak = self._peak(row, q)
+            if peak < self._p_min and not self._is_bound(len(tokens)):
                 break
+            token = q.sample(self._rng)
             tokens.append(token)
             dists.append(q)
-            if len(tokens) == budget:
-                break  # the last token is not fed: nothing is drafted after it
-            row = self.context.score(np.array([token], np.int32))[:, : self._vocab_size]
-        return DraftBlock(tuple(tokens), dists, self.name)
+            sure.append(peak if self._sampler.greedy else q.prob(token))
+            unread = np.array([token], np.int32)  # the last one is never fed: nothing is drafted after it
+        return DraftBlock(tuple(tokens), dists, self.name, sure)
+
+    def read(self, text: Tokens, horizon: Horizon) -> None:
+        """Reads a prompt before the first round, its last token excepted; not where no draft could pay."""
+        if self._fits(len(text)) and horizon.could_pay(self.name):
+            self.context.hold(text[:-1])
 
     def reset(self) -> None:
         self.context.clear()
         self._outgrown = False
 
-    def _confidence(self, row: np.typing.NDArray[np.float32], q: Distribution, token: int) -> float:
-        # Drawn greedily q is 1 by definition; how sure the model is shows in its own softmax.
-        return argmax_prob(row[0])[1] if self._sampler.greedy else q.prob(token)
+    def _peak(self, row: Rows, q: Distribution) -> float:
+        """The probability of the likeliest token: known before one is drawn, so it may decide on drawing it.
+
+        Drawn greedily q is 1 by definition; how sure the model is shows in its own softmax.
+        """
+        return argmax_prob(row[0])[1] if self._sampler.greedy else float(q.probs.max())
+
+    def _is_bound(self, k: int) -> bool:
+        """Whether a draft of k has to go on: what was drawn cannot be thrown away for being too short."""
+        return not self._sampler.greedy and 0 < k < self._draft_min
 
     def _fits(self, n: int) -> bool:
         if n <= self.context.n_ctx:
