@@ -74,7 +74,7 @@ class Context:
         self._pointer: llama_cpp.llama_context_p | None = None
         params = self._params(threads or llama.default_threads())
         llama.forget_errors()
-        pointer = llama_cpp.llama_init_from_model(model.pointer, params)
+        pointer = self._abort.call(llama_cpp.llama_init_from_model, model.pointer, params)
         if pointer is None:
             raise UsageError(
                 f"{model.path}: llama.cpp cannot make a context of {self.n_ctx} tokens: "
