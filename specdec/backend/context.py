@@ -32,8 +32,8 @@ Rows = npt.NDArray[np.float32]
 FeedProgress = Callable[[int, int], None]
 
 SHORTEST = 8  # tokens: what finding out how the memory rolls back takes
-# Each adds 3 nodes a layer to llama.cpp's graph, whose size is bounded (graph_max_nodes): it aborts the process
-# at about 11 for LFM2-MoE, 18 for Nemotron-H. Longer drafts are taken back by checkpoints.
+# Each adds 3 nodes a layer to llama.cpp's graph, whose size is bounded (graph_max_nodes); past it the process
+# is aborted: measured between 16 and 20 for Nemotron-H, 24 and 28 for LFM2. Longer drafts use checkpoints.
 MOST_SNAPSHOTS = 8
 
 
