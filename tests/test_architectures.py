@@ -294,6 +294,18 @@ def test_a_next_prompt_reuses_what_it_shares(files: Files, architecture: str) ->
                 assert_same_run(fresh, prompt.tolist(), expected, got, bound)
 
 
+@pytest.mark.parametrize(("n_ctx", "n_outputs"), [(8, 9), (16, 40), (300, 300), (512, 100)])
+def test_contexts_and_drafts_of_any_length_can_be_made(files: Files, n_ctx: int, n_outputs: int) -> None:
+    """llama.cpp ends the process where snapshots outnumber a batch or outgrow its graph."""
+    for architecture in ("lfm2", "mamba2", "llama"):
+        with Model(files[architecture, "target"]) as model:
+            target = Context(model, n_ctx=n_ctx, n_outputs=n_outputs, threads=1)
+            target.feed(PROMPT[:3])
+            target.score(PROMPT[3:7], sure=1)
+            target.rollback(5)
+            _assert_state(target, PROMPT[:5].tolist())
+
+
 def test_a_rollback_does_not_reach_behind_a_sliding_window(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -323,7 +323,7 @@ def test_a_recurrent_model_is_target_and_drafter_like_any_other(
 ) -> None:
     path, attention = tiny.mamba(tmp_path / "river.gguf"), models / "target.gguf"
     for args in (["-m", path], ["-m", path, "-md", attention], ["-m", attention, "-md", path]):
-        common = ["--temp", 0, "-n", 24, "--json", "the and of the"]
+        common = ["--temp", 0, "-n", 24, "-t", 1, "--json", "the and of the"]
         plain, drafted = (
             specdec("generate", *args[:2], "--drafter", "none", *common),
             specdec("generate", *args, *common),

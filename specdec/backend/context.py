@@ -33,6 +33,9 @@ Rows = npt.NDArray[np.float32]
 FeedProgress = Callable[[int, int], None]
 
 SHORTEST = 8  # tokens: what finding out how the memory rolls back takes
+# Each adds 3 nodes a layer to llama.cpp's graph, whose size is bounded (graph_max_nodes); past it the process
+# is aborted: measured between 16 and 20 for Nemotron-H, 24 and 28 for LFM2. Longer drafts use checkpoints.
+MOST_SNAPSHOTS = 8
 
 
 class Context:
@@ -78,7 +81,7 @@ class Context:
         self.threads = threads or llama.default_threads()
         params = self._params(self.threads)
         llama.forget_errors()
-        pointer = llama_cpp.llama_init_from_model(model.pointer, params)
+        pointer = self._abort.call(llama_cpp.llama_init_from_model, model.pointer, params)
         if pointer is None:
             raise UsageError(
                 f"{model.path}: llama.cpp cannot make a context of {self.n_ctx} tokens: "
@@ -112,12 +115,12 @@ class Context:
         params.n_ctx = self.n_ctx
         # A CPU reads prompts as fast in small pieces, and the compute buffer shrinks with them.
         params.n_ubatch = 512 if llama.supports_gpu() else 64
-        # Twice the outputs: tokens that a rollback left to be read again ride in the next pass. (llama.cpp
-        # aborts the process unless n_ubatch > n_rs_seq + 1.)
+        # Twice the outputs: tokens that a rollback left to be read again ride in the next pass.
         params.n_batch = max(params.n_ubatch, 2 * self.n_outputs)
         params.n_ubatch = params.n_batch
         params.n_seq_max = 1
-        params.n_rs_seq = self._longest_draft  # honoured by some architectures only
+        # Honoured by some architectures only. llama.cpp aborts the process unless n_ubatch > n_rs_seq + 1.
+        params.n_rs_seq = min(self._longest_draft, MOST_SNAPSHOTS, self.n_ctx - 2)
         params.n_outputs_max = self.n_outputs
         params.n_outputs_max_per_seq = self.n_outputs
         params.n_threads = params.n_threads_batch = threads
