@@ -17,7 +17,9 @@ BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}  # ends of line
 def parsed(text: str, source: str) -> object:
     """The value of a JSON text. Raises UsageError for one that is none, or that is nested without end."""
     try:
-        value: object = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        value: object = json.loads(
+            text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_unique
+        )
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if error.lineno > 1 else ""
         raise UsageError(
@@ -45,6 +47,15 @@ def line(value: dict[str, object], stream: TextIO) -> str:
 
 def _is_utf8(stream: TextIO) -> bool:
     return (stream.encoding or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:40]!r} stands twice in one object")
+    return value
 
 
 def _refuse(constant: str) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from specdec.errors import UsageError
 
 from .jsontext import parsed
-from .output import replaced, writing
+from .output import destination
 from .textfile import read_text, sound
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def _message(value: object, where: str) -> Message:
 
 
 def write_messages(path: Path, messages: Sequence[Message], model: str) -> None:
-    """Writes a conversation so that :func:`read_messages` reads it; the file is replaced whole or not at all.
+    """Writes a conversation so that :func:`read_messages` reads it; a file is replaced whole or not at all.
 
     Raises UsageError when there cannot be such a file, SpecdecError when it cannot be written.
     """
-    with writing(path), replaced(path.expanduser()) as file:
+    with destination(path) as file:
         json.dump({"model": model, "messages": list(messages)}, file, ensure_ascii=False, indent=1)
         file.write("\n")

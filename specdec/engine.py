@@ -233,7 +233,8 @@ class Engine:
     @functools.cached_property
     def template(self) -> ChatTemplate:
         """The chat template: the one that was asked for, else the model's. Raises UsageError without one."""
-        return ChatTemplate(self.target.model, self.loading.chat_template)
+        source = self.loading.chat_template
+        return ChatTemplate(self.target.model, source, origin=None if source is None else "--chat-template")
 
     def tokenize_chat(self, messages: list[Message]) -> Tokens:
         """Token ids of a conversation in the chat template, ending where its answer begins."""

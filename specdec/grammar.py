@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import weakref
 from collections.abc import Sequence
@@ -46,51 +47,64 @@ class Grammar:
         self._vocab = vocab
         self._chain = grammar_chain(vocab, source)
         self._scratch = Candidates()
+        self._tree = _tree_of(vocab)
         self._seen = np.empty(0, np.int32)
+        self._unfinished = b""  # the character that the text so far ends in the middle of
 
     def after(self, history: Tokens) -> State:
         """Where the grammar stands after a history (int32 [n], n ≥ start) that has followed it."""
         text = history[self.start :]
         known = common_prefix(self._seen, text)
         if known < len(self._seen):
-            known = 0
+            known, self._unfinished = 0, b""
             self._chain.reset()
         for token in text[known:].tolist():
             self._chain.accept(token)
+            self._unfinished = self.unfinished(self._unfinished, token)
         self._seen = text.copy()
-        return State(self, self._chain.clone())
+        return State(self, self._chain.clone(), self._unfinished)
 
-    def allowed(self, chain: Chain, ids: Tokens) -> npt.NDArray[np.bool_]:
-        """Which of the ids may come next, bool [n]."""
+    def allowed(self, chain: Chain, unfinished: bytes, ids: Tokens) -> npt.NDArray[np.bool_]:
+        """Which of the ids may come next, bool [n]. unfinished: the bytes of a character not yet whole."""
         _, logits = chain.apply(ids, np.zeros(len(ids), np.float32), self._scratch)
-        return np.isfinite(logits)
+        allowed: npt.NDArray[np.bool_] = np.isfinite(logits)
+        # llama.cpp matches pieces of characters without asking whether they are UTF-8.
+        doubtful = allowed if unfinished else allowed & self._tree.ragged[ids]
+        for i in np.flatnonzero(doubtful):
+            allowed[i] = _utf8_rest(unfinished + self._tree.texts[ids[i]]) is not None
+        return allowed
 
-    def walk(self, chain: Chain) -> Tokens:
+    def unfinished(self, before: bytes, token: int) -> bytes:
+        """The unfinished character after one more token."""
+        return _utf8_rest(before + self._tree.texts[token]) or b""
+
+    def walk(self, chain: Chain, unfinished: bytes) -> Tokens:
         """Every token that may come next, ascending, int32 [n]."""
-        tree = _tree_of(self._vocab)
         found = []
-        level = tree.roots
+        level = self._tree.roots
         while len(level):
-            level = level[self.allowed(chain, level)]
+            level = level[self.allowed(chain, unfinished, level)]
             found.append(level)
-            level = tree.children(level)
+            level = self._tree.children(level)
         return np.sort(np.concatenate(found)) if found else np.empty(0, np.int32)
 
 
 class State:
     """A grammar at one place of a text."""
 
-    def __init__(self, grammar: Grammar, chain: Chain) -> None:
+    def __init__(self, grammar: Grammar, chain: Chain, unfinished: bytes) -> None:
         self._grammar = grammar
         self._chain = chain
+        self._unfinished = unfinished
 
     def accept(self, token: int) -> None:
         """Goes on by a token, which must be allowed: llama.cpp ends the process on any other."""
         self._chain.accept(token)
+        self._unfinished = self._grammar.unfinished(self._unfinished, token)
 
     def all(self, n_vocab: int) -> Tokens:
         """Every allowed id below n_vocab, ascending, int32 [n]."""
-        ids = self._grammar.walk(self._chain)
+        ids = self._grammar.walk(self._chain, self._unfinished)
         return ids[ids < n_vocab]
 
     def top(self, row: Logits, k: int, extra_ids: Tokens) -> tuple[Tokens, Logits]:
@@ -101,7 +115,7 @@ class State:
         n = max(FIRST_LOOK, 4 * k)
         while n <= len(row) // SHARE:
             ids, logits = top(row, n, extra_ids)
-            allowed = self._grammar.allowed(self._chain, ids)
+            allowed = self._grammar.allowed(self._chain, self._unfinished, ids)
             if np.count_nonzero(allowed) >= k + len(extra_ids):
                 return ids[allowed], logits[allowed]
             n *= WIDER
@@ -114,11 +128,13 @@ class TokenTree:
 
     Whatever rules out a token's text rules out every text that begins with it, so a search goes down only
     from tokens that are allowed.
-    roots: int32 [n], the tokens without a parent.
+    roots: int32 [n], the tokens without a parent. ragged: bool [vocab], whose text is no whole UTF-8.
     """
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         """texts: of each token, by id."""
+        self.texts = texts
+        self.ragged = np.array([_utf8_rest(text) != b"" for text in texts])
         parents = np.full(len(texts), -1, np.int32)
         path: list[int] = []
         for token in sorted(range(len(texts)), key=texts.__getitem__):
@@ -141,6 +157,16 @@ class TokenTree:
         offsets = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - count, count)
         children: Tokens = self._by_parent[np.repeat(self._first[tokens], count) + offsets]
         return children
+
+
+def _utf8_rest(raw: bytes) -> bytes | None:
+    """The bytes at the end that begin a character; None for what no UTF-8 text begins with."""
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    try:
+        decoder.decode(raw)
+    except UnicodeDecodeError:
+        return None
+    return decoder.getstate()[0]
 
 
 _TREES: weakref.WeakKeyDictionary[Vocabulary, TokenTree] = weakref.WeakKeyDictionary()

@@ -102,7 +102,7 @@ def test_a_template_that_fails_is_an_error_of_one_line(tmp_path: Path, template:
     with (
         Engine(path, loading=SMALL) as engine,
         pytest.raises(
-            UsageError, match=r"chat\.gguf: the chat template failed \(.+\); --chat-template names"
+            UsageError, match=r"chat\.gguf: the chat template failed \(.+\); --chat-template takes"
         ) as caught,
     ):
         engine.tokenize_chat([{"role": "user", "content": "hello"}])

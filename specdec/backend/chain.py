@@ -169,8 +169,7 @@ def add_logit_bias(chain: Chain, vocab: Vocabulary, bias: dict[int, float]) -> N
 
 
 GRAMMAR_LARGEST = 1 << 20  # characters
-JSON_CHARACTER = r"""char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})"""
-GRAMMAR_DEEPEST = 200  # llama.cpp parses groups recursively, and its stack has an end
+GRAMMAR_DEEPEST = 2000  # llama.cpp parses groups recursively, and its stack has an end
 
 
 def grammar_chain(vocab: Vocabulary, source: str) -> Chain:
@@ -204,12 +203,3 @@ def _nesting(source: str) -> int:
         depth += (c == "(") - (c == ")")
         deepest = max(deepest, depth)
     return deepest
-
-
-def gbnf_from_json_schema(schema: str) -> str:
-    """GBNF for a JSON schema (the binding's ``json_schema_to_gbnf``). Raises whatever the schema provokes."""
-    from llama_cpp.llama_grammar import json_schema_to_gbnf
-
-    rules = str(json_schema_to_gbnf(schema)).split("\n")
-    # The binding's rule lets control characters into strings, which is no JSON; this is llama.cpp's own.
-    return "\n".join(JSON_CHARACTER if rule.startswith("char ::= ") else rule for rule in rules)

@@ -56,7 +56,7 @@ class ChatTemplate:
     def _failed(self, error: Exception) -> UsageError:
         reason = " ".join(str(error).split()) or type(error).__name__
         return UsageError(
-            f"{self.origin}: the chat template failed ({reason}); --chat-template names another, "
+            f"{self.origin}: the chat template failed ({reason}); --chat-template takes another, "
             "--raw continues a text without one"
         )
 
