@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +20,13 @@ from .conversation import Conversation
 from .line import find_terminal
 from .locate import fetch
 from .messages import read_messages, write_messages
+from .options import DraftOptions, PromptOptions, SamplingOptions
 from .setting import Setting, settings
 
 ADJUSTABLE = ("sampling", "drafts")  # the groups of settings that /set changes, and of the others:
 LIMITS = ("max_tokens", "stop")
+GROUPS = {"asked": PromptOptions, "drafts": DraftOptions, "sampling": SamplingOptions}
+SWITCHES = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
 
 
 class Command(NamedTuple):
@@ -149,8 +153,7 @@ def _set(talk: Conversation, argument: str) -> None:
         names = ", ".join(_adjustable())
         raise UsageError(f"{name} is no setting of a chat; there are {names}")
     if text.strip():
-        value = one.converted(key, _value(one, text.strip()))
-        talk.change(talk.settings.changed({one.group: {one.field: value}}), talk.draft)
+        talk.change(talk.settings.changed({one.group: {one.field: _value(one, key, text.strip())}}), talk.draft)
     talk.tell(f"{key} {_shown(talk, one)}")
 
 
@@ -182,7 +185,8 @@ def _load(talk: Conversation, argument: str) -> None:
     talk.session.reset()
     talk.session.messages[:] = messages
     awaits = "; the last one awaits an answer: /retry" if messages[-1]["role"] == "user" else ""
-    talk.tell(f"{len(messages)} messages from {argument}{awaits}")
+    plural = "s" if len(messages) > 1 else ""
+    talk.tell(f"{len(messages)} message{plural} from {argument}{awaits}")
 
 
 def _copy(talk: Conversation, _argument: str) -> None:
@@ -204,7 +208,7 @@ COMMANDS = {
     "/edit": Command("[TEXT]", "change the last message and answer it", _edit),
     "/reset": Command("", "begin anew; the system prompt stays", _reset),
     "/stats": Command("", "what drafting has brought so far", _stats),
-    "/set": Command("[NAME [VALUE]]", "show or change a sampling or draft setting", _set),
+    "/set": Command("[NAME [VALUE]]", "show or change a setting; default resets it", _set),
     "/draft": Command("[off|suffix|NAME]", "show or change the drafter", _draft),
     "/save": Command("FILE", "write the conversation as JSON", _save),
     "/load": Command("FILE", "go on from a saved conversation", _load),
@@ -230,18 +234,20 @@ def _shown(talk: Conversation, one: Setting) -> str:
     value = getattr(getattr(talk.settings, one.group), one.field)
     if value is None:
         return "(default)"
-    return str(getattr(value, "value", value)) if not isinstance(value, list) else json.dumps(value)
+    text = json.dumps(value) if isinstance(value, list) else str(getattr(value, "value", value))
+    first, *more = text.split("\n")
+    return f"{first} …" if more else first
 
 
-def _value(one: Setting, text: str) -> object:
-    """What JSON would say for what was typed."""
+def _value(one: Setting, key: str, text: str) -> object:
+    """The field's value for what was typed: as the flag takes it, as JSON, or "default"."""
+    if text == "default":
+        return getattr(GROUPS[one.group](), one.field)
+    if one.field == "logit_bias" and not text.startswith(("{", "[")):
+        return text.split()
     if one.kind is bool:
-        return {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}.get(
-            text.lower(), text
-        )
+        return one.converted(key, SWITCHES.get(text.lower(), text))
     if one.field == "logit_bias" or one.kind in (int, float, list[str]):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError:
-            return text
-    return text
+        with suppress(json.JSONDecodeError):
+            return one.converted(key, json.loads(text))
+    return one.converted(key, text)

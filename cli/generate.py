@@ -120,5 +120,13 @@ def _started(
         log_shown(view, output.verbose),
     ):
         files = locate_pair(models, drafting, quiet=output.quiet)
+        _check_output(path, [*files, *(adapter for adapter, _ in loading.lora)])
         with loaded(files, loading, drafting, view, signals.abort) as engine:
             yield Answers(engine, files[1], view, stream, form)
+
+
+def _check_output(path: Path | None, used: list[Path | None]) -> None:
+    """Raises UsageError for an output that would take the place of a file the run works with."""
+    for file in used:
+        if path is not None and file is not None and path.exists() and path.samefile(file):
+            raise UsageError(f"-o {path} is one of the models: choose another file")

@@ -73,17 +73,21 @@ def test_undo_retry_edit_and_reset(chat: Chat) -> None:
 
 def test_settings_change_and_bad_ones_do_not(chat: Chat) -> None:
     done = chat(
-        "/set", "/set temp 0.5", "/set draft-max 3", "/set --top-k 5", "/set ignore_eos on",
-        '/set stop ["a"]',
+        "/set", "/set temp 0.5", "/set draft-max 3", "/set --top-k 5", "/set ignore_eos on", '/set stop ["b"]',
         "/set temp hot", "/set draft_max 99", "/set model x", "/set top_k", "/set grammar (", "/set seed 7",
-        "the and of",
+        "/set stop default", "/set stop", "/set logit_bias 5+1 6-2", "/set logit_bias default",
+        '/set json_schema {"type": "integer"}', "/set json_schema", "/set json_schema default",
+        '/set stop ["a"]', "the and of",
     )  # fmt: skip
     said = done.stderr.splitlines()
+    assert said.count('json_schema {"type": "integer"}') == 2
+    assert 'logit_bias ["5+1", "6-2"]' in said
+    assert said.count("stop (default)") == 3
     for line in ("temp 0.5", "draft_max 3", "top_k 5", "ignore_eos True", 'stop ["a"]', "seed 7"):
         assert line in said
     assert "mirostat" not in done.stderr
     assert 'specdec: temp must be a number, not "hot"' in said
-    assert any("longer than the 16 that this run was started for" in line for line in said)
+    assert any("longer than the 24 that this run was started for" in line for line in said)
     assert any(
         line.startswith("specdec: model is no setting of a chat; there are max_tokens") for line in said
     )
