@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from specdec import Decoder, Engine, Step
 from specdec.errors import AbortedError, UsageError
-from specdec.reasoning import ReasoningStream, opens_reasoning
+from specdec.reasoning import ReasoningStream, Span, opens_reasoning
 from specdec.session import ContextFull, Session
 from specdec.stats import Stats
 
@@ -132,8 +133,8 @@ class Conversation:
         view = View(color=self._output.color, quiet=self._output.quiet)
         try:
             with (
+                interruptible(self.engine.abort, at_passes=True),
                 self.lines.busy(),
-                interruptible(self.engine.abort),
                 view,
                 log_shown(view, self._output.verbose),
                 suppress(AbortedError, KeyboardInterrupt),
@@ -143,13 +144,14 @@ class Conversation:
             interrupted = True
         self._count(decoder)
         if interrupted and len(self.session.messages) == asked:
-            self.tell("stopped before the answer began; the message is taken back")
+            self.tell("stopped before the answer began; the conversation is as it was")
         elif interrupted and not self.lines.interactive:
             raise KeyboardInterrupt
 
     def _show(self, run: Run, decoder: Decoder, view: View) -> None:
         """Streams an answer, its reasoning dimmed or hidden, and a line of statistics."""
         asked = self.settings.asked
+        stream = ReasoningStream(opens_reasoning(self.engine.template.render(self.session.messages)))
         try:
             with view.loading("reading the conversation") as share:
                 steps = self.session.answer(
@@ -159,33 +161,26 @@ class Conversation:
                     progress=lambda n, of: share(n / of),
                 )
                 first = next(steps)
-            opened = opens_reasoning(self.engine.template.render(self.session.messages[:-1]))
-            stream = ReasoningStream(opened)
             for step in chain([first], steps):
                 run.take(step)
-                self._write(step, stream, view)
+                for piece, from_draft in _pieces(step):
+                    self._write(stream.feed(piece), view, from_draft=from_draft)
                 view.status(run.status(step))
         finally:
             if run.tokens or decoder.stats.emitted:
+                self._write(stream.finish(), view, from_draft=False)
                 self._close(run, decoder, view)
 
-    def _write(self, step: Step, stream: ReasoningStream, view: View) -> None:
-        pieces = [(piece, i < step.accepted) for i, piece in enumerate(step.pieces)]
-        for piece, from_draft in [*pieces, (step.tail, False)]:
-            for text, reasoning in stream.feed(piece):
-                if not (reasoning and self._hide_reasoning):
-                    view.write(text, from_draft=from_draft, reasoning=reasoning)
-        if step.finish_reason is not None:
-            for text, reasoning in stream.finish():
-                if not (reasoning and self._hide_reasoning):
-                    view.write(text, from_draft=False, reasoning=reasoning)
+    def _write(self, spans: list[Span], view: View, *, from_draft: bool) -> None:
+        for text, reasoning in spans:
+            if not (reasoning and self._hide_reasoning):
+                view.write(text, from_draft=from_draft, reasoning=reasoning)
 
     def _close(self, run: Run, decoder: Decoder, view: View) -> None:
         if not run.text.endswith("\n"):
             view.write("\n", from_draft=False)
-        width = shutil.get_terminal_size().columns
         speedup = decoder.speedup if decoder.stats.drafted else None
-        line = charts.answer_line(decoder.stats, speedup=speedup, width=width, unicode=_unicode())
+        line = charts.answer_line(decoder.stats, speedup=speedup, width=_width(), unicode=_unicode())
         notes = ["the context is full: the answer ends here"] if run.finish_reason == "context" else []
         view.summary([line, *notes])
 
@@ -197,10 +192,23 @@ class Conversation:
 
     def report(self) -> Iterator[str]:
         """The statistics of the whole conversation."""
-        width = shutil.get_terminal_size().columns
         yield from charts.conversation(
-            self.stats, speedup=self.speedup, turns=self.turns, width=width, unicode=_unicode()
+            self.stats, speedup=self.speedup, turns=self.turns, width=_width(), unicode=_unicode()
         )
+
+
+def _pieces(step: Step) -> Iterator[tuple[str, bool]]:
+    """A round's texts, and whether each was drafted."""
+    yield from ((piece, i < step.accepted) for i, piece in enumerate(step.pieces))
+    yield step.tail, False
+
+
+def _width() -> int:
+    """Cells in a row of the terminal, also where stdout is none."""
+    columns = 0
+    with suppress(OSError, ValueError):
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    return shutil.get_terminal_size((columns or 80, 24)).columns
 
 
 def _unicode() -> bool:
