@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -86,6 +86,12 @@ def main() -> None:
         code = _unwritable(error.__cause__ or error)
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except SystemExit as ended:  # a signal's
+        code = ended.code
+        try:
+            sys.stdout.flush()
+        except OSError:  # SIGHUP: the terminal is gone
+            _discard(sys.stdout)
     except ImportError as error:
         if error.name != "specdec.kernels":
             raise
@@ -97,8 +103,7 @@ def main() -> None:
 
 def _unwritable(error: BaseException) -> int:
     """A reader that has closed the pipe has had enough; anything else is a failure."""
-    # What is still buffered goes nowhere, so that the interpreter does not fail on it at its end.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard(sys.stdout)
     if isinstance(error, BrokenPipeError):
         return 0
     reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -108,6 +113,11 @@ def _unwritable(error: BaseException) -> int:
 def _complain(message: str, code: int) -> int:
     try:
         print(f"specdec: {' '.join(message.split())}", file=sys.stderr, flush=True)
-    except OSError:  # the exit code still says it, if the interpreter's last flush does not fail too
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except OSError:  # the exit code still says it
+        _discard(sys.stderr)
     return code
+
+
+def _discard(stream: TextIO) -> None:
+    """What is still buffered goes nowhere, so that the interpreter does not fail on it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -98,12 +97,16 @@ def chat(
 
     printf '%s\\n' "Name a colour." "And another." /stats | specdec chat --temp 0
     """
+    from .interrupts import unbroken
     from .messages import read_messages
 
     asked = PromptOptions(max_tokens=begin.max_tokens, stop=begin.stop)
     settings = Defaults(asked, drafts, sampling, ResultOptions()).read()
     earlier = read_messages(begin.messages) if begin.messages else []
-    with _started(begin, models, settings, output) as talk:
+    with (
+        _started(begin, models, settings, output) as talk,
+        unbroken() if talk.lines.interactive else nullcontext(),
+    ):
         talk.session.messages[:] = earlier
         if begin.system:
             talk.session.system = begin.system
@@ -128,27 +131,23 @@ def _started(
     drafting, loading = settings.drafts.drafting(), models.loading()
     sampling = settings.sampling
     sampling.sampling()  # what cannot be sampled with is refused before anything is loaded
-    with (
-        interruptible() as signals,
-        View(color=False, quiet=output.quiet) as view,
-        log_shown(view, output.verbose),
-    ):
-        turns = lines({name: command.help for name, command in COMMANDS.items()}, complete)
-        files = locate_pair(models, drafting, quiet=output.quiet)
-        longest = max(drafting.longest, LONGEST_DRAFT)  # so that /draft and /set may ask for more later
-        engine = loaded(files, loading, drafting, view, signals.abort, longest_draft=longest)
-    with engine:
-        _offer_template(engine, turns)
-        yield Conversation(
-            engine,
-            files[1],
-            settings,
-            turns,
-            output,
-            context_full=begin.context_full.value,
-            hide_reasoning=begin.hide_reasoning,
-            seed=secrets.randbits(32) if sampling.seed in (None, -1) else sampling.seed,
-        )
+    with View(color=False, quiet=output.quiet) as view, log_shown(view, output.verbose):
+        with interruptible() as signals:
+            turns = lines({name: command.help for name, command in COMMANDS.items()}, complete)
+            files = locate_pair(models, drafting, quiet=output.quiet)
+            longest = max(drafting.longest, LONGEST_DRAFT)  # /draft and /set may ask for more later
+            engine = loaded(files, loading, drafting, view, signals.abort, longest_draft=longest)
+        with engine:
+            _offer_template(engine, turns)
+            yield Conversation(
+                engine,
+                files[1],
+                settings,
+                turns,
+                output,
+                context_full=begin.context_full.value,
+                hide_reasoning=begin.hide_reasoning,
+            )
 
 
 def _offer_template(engine: Engine, turns: Lines) -> None:
@@ -159,7 +158,11 @@ def _offer_template(engine: Engine, turns: Lines) -> None:
     if not turns.interactive:
         _ = engine.template  # raises the error that names the flag
     name = engine.target.model.path.name
-    if not typer.confirm(f"{name} has no chat template. Use ChatML?", default=True, err=True):
+    try:
+        wanted = typer.confirm(f"{name} has no chat template. Use ChatML?", default=True, err=True)
+    except typer.Abort as ended:  # Ctrl-C or Ctrl-D
+        raise KeyboardInterrupt from ended
+    if not wanted:
         raise UsageError(f"{name} has no chat template; --chat-template names one or reads it from a file")
     engine.loading = replace(engine.loading, chat_template="chatml")
 
@@ -187,10 +190,12 @@ def _turns(talk: Conversation, *, greet: bool) -> int:
 def _turn(talk: Conversation, line: str) -> None:
     """One message, or one command."""
     from .commands import obey
+    from .interrupts import interruptible
 
     if line.startswith("//"):
         talk.ask(line[1:])
     elif line.startswith("/"):
-        obey(talk, line)
+        with interruptible(talk.engine.abort):
+            obey(talk, line)
     elif line.strip():
         talk.ask(line)

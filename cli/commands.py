@@ -153,7 +153,9 @@ def _set(talk: Conversation, argument: str) -> None:
         names = ", ".join(_adjustable())
         raise UsageError(f"{name} is no setting of a chat; there are {names}")
     if text.strip():
-        talk.change(talk.settings.changed({one.group: {one.field: _value(one, key, text.strip())}}), talk.draft)
+        talk.change(
+            talk.settings.changed({one.group: {one.field: _value(one, key, text.strip())}}), talk.draft
+        )
     talk.tell(f"{key} {_shown(talk, one)}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from specdec import Decoder, Engine, Step
 from specdec.errors import AbortedError, UsageError
-from specdec.reasoning import ReasoningStream, opens_reasoning
+from specdec.reasoning import ReasoningStream, Span, opens_reasoning
 from specdec.session import ContextFull, Session
 from specdec.stats import Stats
 
@@ -47,7 +48,6 @@ class Conversation:
         *,
         context_full: ContextFull,
         hide_reasoning: bool,
-        seed: int,
     ) -> None:
         self.engine = engine
         self.session = Session(engine, context_full=context_full, on_forget=_tell_forgotten)
@@ -58,7 +58,7 @@ class Conversation:
         self.turns = 0
         self._output = output
         self._hide_reasoning = hide_reasoning
-        self._seed = seed
+        self._seed = settings.request_seed
         self._decoder: Decoder | None = None
         self._plain_seconds = 0.0  # what all answers would have taken without drafts
 
@@ -86,25 +86,24 @@ class Conversation:
 
         Raises UsageError for settings that cannot be, and as ``Engine.redraft``; then nothing has changed.
         """
-        settings = settings.read()
         sampling, drafting = settings.sampling.sampling(), settings.drafts.drafting()
         before = self.engine.drafting
         if drafting != before or draft != self.draft:
             self.engine.redraft(drafting, draft)
         try:
-            decoder = self.engine.decoder(sampling, self._next_seed(settings))
+            seed = self._next_seed(settings)
+            decoder = self.engine.decoder(sampling, seed)
         except UsageError:
             self.engine.redraft(before, self.draft)
             raise
-        self.settings, self.draft, self._decoder = settings, draft, decoder
+        self.settings, self.draft, self._decoder, self._seed = settings, draft, decoder, seed
 
-    def _next_seed(self, settings: Defaults) -> int:
-        given = settings.sampling.seed
-        if given not in (None, -1) and given != self.settings.sampling.seed:
-            self._seed = given
-        else:
-            self._seed += 1
-        return self._seed
+    def _next_seed(self, settings: Defaults) -> int | None:
+        """A seed goes on where settings change: the same random numbers again would repeat the same words."""
+        given = settings.request_seed
+        if given is None or self._seed is None or given != self.settings.request_seed:
+            return given
+        return self._seed + 1
 
     @property
     def decoder(self) -> Decoder:
@@ -127,13 +126,13 @@ class Conversation:
         decoder = self.decoder
         decoder.stats = Stats()
         asked = len(self.session.messages)
-        run = Run(self.engine, decoder, self._seed, prompt_tokens=0)
+        run = Run(self.engine, decoder, prompt_tokens=0)
         interrupted = False
         view = View(color=self._output.color, quiet=self._output.quiet)
         try:
             with (
+                interruptible(self.engine.abort, at_passes=True),
                 self.lines.busy(),
-                interruptible(self.engine.abort),
                 view,
                 log_shown(view, self._output.verbose),
                 suppress(AbortedError, KeyboardInterrupt),
@@ -143,13 +142,14 @@ class Conversation:
             interrupted = True
         self._count(decoder)
         if interrupted and len(self.session.messages) == asked:
-            self.tell("stopped before the answer began; the message is taken back")
+            self.tell("stopped before the answer began; the conversation is as it was")
         elif interrupted and not self.lines.interactive:
             raise KeyboardInterrupt
 
     def _show(self, run: Run, decoder: Decoder, view: View) -> None:
         """Streams an answer, its reasoning dimmed or hidden, and a line of statistics."""
         asked = self.settings.asked
+        stream = ReasoningStream(opens_reasoning(self.engine.template.render(self.session.messages)))
         try:
             with view.loading("reading the conversation") as share:
                 steps = self.session.answer(
@@ -159,33 +159,26 @@ class Conversation:
                     progress=lambda n, of: share(n / of),
                 )
                 first = next(steps)
-            opened = opens_reasoning(self.engine.template.render(self.session.messages[:-1]))
-            stream = ReasoningStream(opened)
             for step in chain([first], steps):
                 run.take(step)
-                self._write(step, stream, view)
+                for piece, from_draft in _pieces(step):
+                    self._write(stream.feed(piece), view, from_draft=from_draft)
                 view.status(run.status(step))
         finally:
             if run.tokens or decoder.stats.emitted:
+                self._write(stream.finish(), view, from_draft=False)
                 self._close(run, decoder, view)
 
-    def _write(self, step: Step, stream: ReasoningStream, view: View) -> None:
-        pieces = [(piece, i < step.accepted) for i, piece in enumerate(step.pieces)]
-        for piece, from_draft in [*pieces, (step.tail, False)]:
-            for text, reasoning in stream.feed(piece):
-                if not (reasoning and self._hide_reasoning):
-                    view.write(text, from_draft=from_draft, reasoning=reasoning)
-        if step.finish_reason is not None:
-            for text, reasoning in stream.finish():
-                if not (reasoning and self._hide_reasoning):
-                    view.write(text, from_draft=False, reasoning=reasoning)
+    def _write(self, spans: list[Span], view: View, *, from_draft: bool) -> None:
+        for text, reasoning in spans:
+            if not (reasoning and self._hide_reasoning):
+                view.write(text, from_draft=from_draft, reasoning=reasoning)
 
     def _close(self, run: Run, decoder: Decoder, view: View) -> None:
         if not run.text.endswith("\n"):
             view.write("\n", from_draft=False)
-        width = shutil.get_terminal_size().columns
         speedup = decoder.speedup if decoder.stats.drafted else None
-        line = charts.answer_line(decoder.stats, speedup=speedup, width=width, unicode=_unicode())
+        line = charts.answer_line(decoder.stats, speedup=speedup, width=_width(), unicode=_unicode())
         notes = ["the context is full: the answer ends here"] if run.finish_reason == "context" else []
         view.summary([line, *notes])
 
@@ -197,10 +190,23 @@ class Conversation:
 
     def report(self) -> Iterator[str]:
         """The statistics of the whole conversation."""
-        width = shutil.get_terminal_size().columns
         yield from charts.conversation(
-            self.stats, speedup=self.speedup, turns=self.turns, width=width, unicode=_unicode()
+            self.stats, speedup=self.speedup, turns=self.turns, width=_width(), unicode=_unicode()
         )
+
+
+def _pieces(step: Step) -> Iterator[tuple[str, bool]]:
+    """A round's texts, and whether each was drafted."""
+    yield from ((piece, i < step.accepted) for i, piece in enumerate(step.pieces))
+    yield step.tail, False
+
+
+def _width() -> int:
+    """Cells in a row of the terminal, also where stdout is none."""
+    columns = 0
+    with suppress(OSError, ValueError):
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    return shutil.get_terminal_size((columns or 80, 24)).columns
 
 
 def _unicode() -> bool:

@@ -8,7 +8,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -61,7 +61,7 @@ class LineEditor:
     def read(self, default: str = "") -> str:
         """The next turn. Raises EOFError for Ctrl-D on an empty line and KeyboardInterrupt for Ctrl-C."""
         with Farewell(self._session.app) as farewell:
-            turn = self._session.prompt(default=default, pre_run=farewell.stop)
+            turn = self._session.prompt(default=default, pre_run=farewell.stop, handle_sigint=False)
         self._complain()
         return _sound(turn)
 
@@ -190,7 +190,7 @@ def _sound(text: str) -> str:
 
 
 class Farewell:
-    """While the editor runs, a signal that would end the process ends the editor first.
+    """While the editor runs, a signal that would end the process or interrupt it ends the editor first.
 
     So the terminal is as it was when the signal takes effect, at the end of the `with`. (Raised in the midst
     of the editor's event loop, it would not be.) That loop's wakeup descriptor is taken back, too.
@@ -204,7 +204,7 @@ class Farewell:
 
     def __enter__(self) -> Farewell:
         self._wakeup = signal.set_wakeup_fd(-1)
-        for name in ("SIGTERM", "SIGHUP"):
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
                 self._handlers[number] = signal.signal(number, self._receive)
@@ -214,6 +214,8 @@ class Farewell:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
         if self._received is not None:
             if self._handlers[self._received] == signal.SIG_DFL:
                 sys.exit(128 + self._received)  # as the signal would, but through every `finally`
@@ -225,24 +227,31 @@ class Farewell:
             self._app.exit(exception=EOFError)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self._received = number
+        if self._received in (None, signal.SIGINT):
+            self._received = number
         if self._app.loop:
             self._app.loop.call_soon_threadsafe(self.stop)
 
 
 @contextmanager
 def _unechoed() -> Iterator[None]:
-    """Keys wait as they are, and Ctrl-C still interrupts."""
+    """Keys wait as they are. Ctrl-C interrupts, and discards neither them nor what is yet to be shown."""
     try:
         import termios
     except ImportError:  # the console of Windows shows nothing before it is read
         yield
         return
     file = sys.stdin.fileno()
-    before = termios.tcgetattr(file)
-    quiet = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
+    try:
+        before = termios.tcgetattr(file)
+    except termios.error:  # the terminal is gone
+        yield
+        return
+    local = before[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH
+    quiet = [*before[:3], local, *before[4:]]
     termios.tcsetattr(file, termios.TCSANOW, quiet)
     try:
         yield
     finally:
-        termios.tcsetattr(file, termios.TCSANOW, before)
+        with suppress(termios.error):
+            termios.tcsetattr(file, termios.TCSANOW, before)

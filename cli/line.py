@@ -11,6 +11,7 @@ from typing import BinaryIO, Protocol, TextIO
 
 from specdec.errors import UsageError
 
+from .interrupts import interruptible
 from .statusbar import encodable, takes_escapes
 from .textfile import LARGEST, decoded
 
@@ -86,7 +87,8 @@ class DumbTerminal(Script):
         if default:
             self._write(f"{default}\n(Enter keeps this) ")
         try:
-            return super().read() or default
+            with interruptible():
+                return super().read() or default
         except (EOFError, KeyboardInterrupt):
             self._write("\n")
             raise

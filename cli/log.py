@@ -22,15 +22,17 @@ class Notes(logging.Handler):
 
 @contextmanager
 def log_shown(view: View, verbose: bool) -> Iterator[None]:
-    """The library's warnings become notes; verbose adds what the schedule decides and
-    llama.cpp's own log."""
+    """The library's warnings become notes; verbose adds the schedule's decisions and llama.cpp's own log.
+
+    Within another such block, this one's view shows them alone.
+    """
     ours, llama = logging.getLogger("specdec"), logging.getLogger("specdec.llama")
-    handler = Notes(view)
-    ours.addHandler(handler)
+    before = ours.handlers
+    ours.handlers = [*(handler for handler in before if not isinstance(handler, Notes)), Notes(view)]
     ours.setLevel(logging.DEBUG if verbose else logging.WARNING)
     llama.propagate = verbose
     llama.setLevel(logging.DEBUG if verbose else logging.CRITICAL)
     try:
         yield
     finally:
-        ours.removeHandler(handler)
+        ours.handlers = before

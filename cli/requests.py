@@ -56,6 +56,11 @@ class Defaults:
             values = {**values, "sampling": {**dict.fromkeys(GRAMMARS), **new_sampling}}
         return replace(self, **{name: replace(getattr(self, name), **new) for name, new in values.items()})
 
+    @property
+    def request_seed(self) -> int | None:
+        """The seed that was asked for; None draws one."""
+        return None if self.sampling.seed == -1 else self.sampling.seed
+
     def request(self, prompt: Prompt) -> Request:
         """A request with these settings. Raises UsageError for values that do not go together."""
         return Request(
@@ -64,7 +69,7 @@ class Defaults:
             self.drafts.drafting(),
             self.asked.max_tokens,
             tuple(sound(text, "the text of --stop") for text in self.asked.stop or ()),
-            None if self.sampling.seed == -1 else self.sampling.seed,
+            self.request_seed,
             self.result.logprobs,
         )
 

@@ -38,9 +38,15 @@ class Person:
         self.terminal = Screen(columns, ROWS)
         self._parser = pyte.Stream(self.terminal)
         self.process = pexpect.spawn(
-            command[0], list(command[1:]), dimensions=(ROWS, columns), env=env, cwd=str(cwd), timeout=PATIENCE,
-            encoding="utf-8", preexec_fn=_masked if masked else None,
-        )  # fmt: skip
+            command[0],
+            list(command[1:]),
+            dimensions=(ROWS, columns),
+            env=env,
+            cwd=str(cwd),
+            timeout=PATIENCE,
+            encoding="utf-8",
+            preexec_fn=_masked if masked else None,
+        )
         self.process.logfile_read = self
         self.process.delaybeforesend = None
 

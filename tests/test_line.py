@@ -207,6 +207,9 @@ def test_ctrl_c_and_ctrl_d(sit: Sit) -> None:
     person.types("half a turn" + CTRL_C)
     person.sees("interrupted")
     person.sees(READY)
+    person.process.kill(signal.SIGINT)
+    person.sees("interrupted")
+    person.sees(READY)
     person.turn("abc\x01" + CTRL_D, "bc")  # on a line that is not empty it deletes
     assert person.leaves() == 0
 
