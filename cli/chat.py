@@ -129,8 +129,7 @@ def _started(
     from .view import View
 
     drafting, loading = settings.drafts.drafting(), models.loading()
-    sampling = settings.sampling
-    sampling.sampling()  # what cannot be sampled with is refused before anything is loaded
+    settings.sampling.sampling()  # what cannot be sampled with is refused before anything is loaded
     with View(color=False, quiet=output.quiet) as view, log_shown(view, output.verbose):
         with interruptible() as signals:
             turns = lines({name: command.help for name, command in COMMANDS.items()}, complete)

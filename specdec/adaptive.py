@@ -7,7 +7,7 @@ length, and drafting goes on while that is better than stopping here.
 
 What was drawn before a token decides on drawing it, never the token itself; that leaves the output exact:
 the draft's length is a stopping time, the possible drafts are the leaves of a tree, and under both lossless
-rules the chance that x₁..xᵢ stays is settled by x₁..xᵢ alone, wherever the leaves below are. (Token rejection:
+rules the chance that x₁..xᵢ stays is settled by x₁..xᵢ alone, wherever the leaves are. (Token rejection:
 Πⱼ min(1, pⱼ/qⱼ). Block verification: cᵢ, by induction from the leaves, where h = c: with children that stay
 with chance c, their mean Σₓ min(q, cᵢ·p) is cᵢ − Sᵢ, and 1 − (1 − hᵢ)(1 − cᵢ + Sᵢ) = cᵢ.) Cutting off a token
 because of its own q is no such rule: of p = q = (0.9, 0.1) it would make (0.99, 0.01). What is certain once

@@ -73,7 +73,8 @@ def test_undo_retry_edit_and_reset(chat: Chat) -> None:
 
 def test_settings_change_and_bad_ones_do_not(chat: Chat) -> None:
     done = chat(
-        "/set", "/set temp 0.5", "/set draft-max 3", "/set --top-k 5", "/set ignore_eos on", '/set stop ["b"]',
+        "/set", "/set temp 0.5", "/set draft-max 3", "/set --top-k 5", "/set ignore_eos on",
+        '/set stop ["b"]',
         "/set temp hot", "/set draft_max 99", "/set model x", "/set top_k", "/set grammar (", "/set seed 7",
         "/set stop default", "/set stop", "/set logit_bias 5+1 6-2", "/set logit_bias default",
         '/set json_schema {"type": "integer"}', "/set json_schema", "/set json_schema default",

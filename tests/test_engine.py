@@ -17,7 +17,7 @@ import specdec
 from specdec import Drafting, Engine, Loading, SamplingParams, UsageError
 from specdec.backend import builtin_templates
 from specdec.backend.memory import Memory
-from specdec.drafters import LookupDrafter, ModelDrafter, NoDrafter
+from specdec.drafters import LookupDrafter, ModelDrafter, NoDrafter, SuffixDrafter
 
 SMALL = Loading(n_ctx=256, threads=1)
 GREEDY = SamplingParams(temperature=0.0)
@@ -33,6 +33,7 @@ def test_every_drafter_writes_what_the_target_writes(models: Path) -> None:
     for kind, cls in (
         (None, ModelDrafter),
         ("model", ModelDrafter),
+        ("suffix", SuffixDrafter),
         ("lookup", LookupDrafter),
         ("none", NoDrafter),
     ):
@@ -44,7 +45,7 @@ def test_every_drafter_writes_what_the_target_writes(models: Path) -> None:
             texts[kind] = text_of(engine)
     assert len(set(texts.values())) == 1
     with Engine(models / "target.gguf", loading=SMALL) as engine:
-        assert isinstance(engine.decoder(GREEDY).drafter, LookupDrafter)
+        assert isinstance(engine.decoder(GREEDY).drafter, SuffixDrafter)
 
 
 def test_decoders_that_take_turns_on_one_engine_do_not_mix(models: Path) -> None:
@@ -66,7 +67,15 @@ def test_sampling_is_repeatable_by_seed(models: Path) -> None:
             [t for s in engine.decoder(SamplingParams(), seed=s).generate([1, 40, 41], 30) for t in s.tokens]
             for s in (7, 7, 8)
         ]
-    assert runs[0] == runs[1] != runs[2]
+        assert runs[0] == runs[1] != runs[2]
+        # What follows the clock cannot be repeated, so a seed fixes the draft length where tokens are drawn.
+        schedules = [
+            engine.decoder(params, seed).schedule.name
+            for params, seed in ((SamplingParams(), 7), (SamplingParams(), None), (GREEDY, 7))
+        ]
+        assert schedules == ["fixed", "adaptive", "adaptive"]
+        drawn = engine.decoder().seed
+        assert isinstance(drawn, int)
 
 
 @pytest.mark.parametrize(("accept", "lossless"), [("block", True), ("token", True), ("typical", False)])
@@ -125,7 +134,7 @@ def test_a_template_by_name_is_llama_cpps_own(tmp_path: Path) -> None:
 
 def test_the_drafter_changes_and_the_target_keeps_what_it_read(models: Path, tmp_path: Path) -> None:
     other = tiny.llama(tmp_path / "other.gguf", n_vocab=1024)
-    with Engine(models / "target.gguf", models / "cousin.gguf", loading=SMALL, longest_draft=16) as engine:
+    with Engine(models / "target.gguf", models / "cousin.gguf", loading=SMALL, longest_draft=8) as engine:
         text = text_of(engine)
         read = engine.target.tokens_fed
         cousin = engine.draft
@@ -134,8 +143,8 @@ def test_the_drafter_changes_and_the_target_keeps_what_it_read(models: Path, tmp
         assert engine.draft is cousin
         with pytest.raises(UsageError, match=r"1,024.*512"):
             engine.redraft(Drafting(), other)
-        with pytest.raises(UsageError, match="longer than the 16"):
-            engine.redraft(Drafting(draft_max=17), models / "cousin.gguf")
+        with pytest.raises(UsageError, match="longer than the 24"):
+            engine.redraft(Drafting(draft_max=25), models / "cousin.gguf")
         assert (engine.draft, engine.drafting.draft_max) == (cousin, 16)
         engine.redraft(Drafting(), models / "stranger.gguf")
         with pytest.raises(ValueError, match="closed"):

@@ -132,6 +132,7 @@ def test_an_interrupted_answer_is_kept_and_goes_on_from_the_caches(engine: Engin
 
 def test_the_drafter_too_reads_only_what_is_new(tmp_path: Path) -> None:
     with pair(tmp_path) as engine:
+        engine.redraft(Drafting(draft_max=8), tmp_path / "draft.gguf")
         decoder = engine.decoder(GREEDY, 1)
         chat = Counted(engine, decoder)
         assert engine.draft is not None
