@@ -59,6 +59,7 @@ class CostCurve:
 
     def note(self, n: int, length: int, seconds: float) -> None:
         """A pass of n tokens after a text of ``length`` tokens took so long."""
+        seconds = max(seconds, 1e-9)  # of a clock that ticks coarsely
         knot = _nearest(n)
         timings = self._timings.setdefault((_scale(length), knot), deque(maxlen=WINDOW))
         if len(timings) >= REMEMBERED:
