@@ -77,7 +77,7 @@ class ModelOptions:
     threads_draft: Annotated[
         int | None,
         option("-td", "--threads-draft", panel=MODELS, min=1, max=512, metavar="N",
-               help="CPU threads of the drafter; by default the target's."),
+               help="CPU threads of the drafter; by default the target's, or fewer where that is faster."),
     ] = None  # fmt: skip
     gpu_layers: Annotated[
         int | None,
@@ -288,7 +288,7 @@ class SamplingOptions:
     seed: Annotated[
         int | None,
         option("--seed", "-s", panel=SAMPLING, min=-1, max=(1 << 63) - 1, metavar="N",
-               help="Makes sampling repeatable; by default (and at -1) a new one each time."),
+               help="Makes sampling repeatable, given --draft-max; by default (and at -1) a new one."),
     ] = None  # fmt: skip
     ignore_eos: Annotated[
         bool,

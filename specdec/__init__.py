@@ -7,15 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .acceptance import BlockVerification, TokenRejection, Typical, Verdict, accept
+    from .adaptive import AdaptiveSchedule
     from .backend import Context, Model
     from .decoder import Decoder, Step
     from .distribution import Distribution
-    from .drafters import DraftBlock, Drafter, LookupDrafter, ModelDrafter, NoDrafter
+    from .drafters import (
+        CascadeDrafter,
+        DraftBlock,
+        Drafter,
+        LookupDrafter,
+        ModelDrafter,
+        NoDrafter,
+        SuffixDrafter,
+    )
     from .engine import Engine
     from .errors import SpecdecError, UsageError
+    from .experience import Experience
     from .registry import Registry
     from .sampling import Sampler
-    from .schedule import FixedSchedule
+    from .schedule import FixedSchedule, Horizon
     from .session import Session
     from .settings import Drafting, Loading, SamplingParams
     from .stats import Stats
@@ -23,15 +33,25 @@ if TYPE_CHECKING:
 # Looked up on first use: llama.cpp takes a while to load, and `specdec --help` has no need of it.
 _HOMES = {
     "acceptance": ("BlockVerification", "TokenRejection", "Typical", "Verdict", "accept"),
+    "adaptive": ("AdaptiveSchedule",),
     "backend": ("Context", "Model"),
     "decoder": ("Decoder", "Step"),
     "distribution": ("Distribution",),
-    "drafters": ("DraftBlock", "Drafter", "LookupDrafter", "ModelDrafter", "NoDrafter"),
+    "drafters": (
+        "CascadeDrafter",
+        "DraftBlock",
+        "Drafter",
+        "LookupDrafter",
+        "ModelDrafter",
+        "NoDrafter",
+        "SuffixDrafter",
+    ),
     "engine": ("Engine",),
     "errors": ("SpecdecError", "UsageError"),
+    "experience": ("Experience",),
     "registry": ("Registry",),
     "sampling": ("Sampler",),
-    "schedule": ("FixedSchedule",),
+    "schedule": ("FixedSchedule", "Horizon"),
     "session": ("Session",),
     "settings": ("Drafting", "Loading", "SamplingParams"),
     "stats": ("Stats",),
@@ -41,7 +61,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaptiveSchedule",
     "BlockVerification",
+    "CascadeDrafter",
     "Context",
     "Decoder",
     "Distribution",
@@ -49,7 +71,9 @@ __all__ = [
     "Drafter",
     "Drafting",
     "Engine",
+    "Experience",
     "FixedSchedule",
+    "Horizon",
     "Loading",
     "LookupDrafter",
     "Model",
@@ -62,6 +86,7 @@ __all__ = [
     "SpecdecError",
     "Stats",
     "Step",
+    "SuffixDrafter",
     "TokenRejection",
     "Typical",
     "UsageError",

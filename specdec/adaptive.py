@@ -7,9 +7,9 @@ length, and drafting goes on while that is better than stopping here.
 
 What was drawn before a token decides on drawing it, never the token itself; that leaves the output exact:
 the draft's length is a stopping time, the possible drafts are the leaves of a tree, and under both lossless
-rules the chance that x₁..xᵢ stays is settled by x₁..xᵢ alone, wherever the leaves are. (Token rejection:
-Πⱼ min(1, pⱼ/qⱼ). Block verification: cᵢ, by induction from the leaves, where h = c: with children that stay
-with chance c, their mean Σₓ min(q, cᵢ·p) is cᵢ − Sᵢ, and 1 − (1 − hᵢ)(1 − cᵢ + Sᵢ) = cᵢ.) Cutting off a token
+rules the chance that x₁..xᵢ stays depends on x₁..xᵢ alone, wherever the leaves below are (token rejection:
+Πⱼ min(1, pⱼ/qⱼ); block verification: cᵢ, by induction from the leaves, where h = c: with children that stay
+with chance c, their mean Σₓ min(q, cᵢ·p) is cᵢ − Sᵢ, and 1 − (1 − hᵢ)(1 − cᵢ + Sᵢ) = cᵢ). Cutting off a token
 because of its own q is no such rule: of p = q = (0.9, 0.1) it would make (0.99, 0.01). What is certain once
 the tokens before it are known, a point mass, may be cut. ``tests/test_acceptance.py`` sums over such trees.
 """
@@ -106,6 +106,7 @@ class AdaptiveRound:
         self._alive = 1.0  # the chance that all of the model's draft so far is accepted
         self._spent = 0.0
         self._reading: tuple[str, int, float] | None = None  # the drafter's pass that is under way
+        self._costs = self._experience.target.drafts(max(limit, 0), length)  # seconds, by draft length
         self._shown: list[DraftBlock] = []
         self._verified = 0
 
@@ -136,6 +137,7 @@ class AdaptiveRound:
 
     def cut(self, draft: DraftBlock) -> DraftBlock:
         self._finish_pass()
+        draft = draft.first(min(len(draft), max(self.limit, 0)))
         if all(draft is not other for other in self._shown):
             self._shown.append(draft)
         kept = draft.first(self._best_cut(draft)[0])
@@ -151,7 +153,7 @@ class AdaptiveRound:
         )  # fmt: skip
         for draft in self._shown:
             self._compare(draft, tokens, accepted)
-        spent = self._spent + _fair(seconds, self._cost(self._verified))
+        spent = self._spent + _fair(seconds, self._costs[self._verified])
         self._schedule.settle(length, len(tokens), spent)
 
     def _compare(self, draft: DraftBlock, tokens: Sequence[int], accepted: int) -> None:
@@ -170,21 +172,17 @@ class AdaptiveRound:
     def ahead(self, source: str, k: int, alive: float, usual: float) -> float:
         """What going on from k tokens is worth at best, in seconds more than stopping here."""
         cost = self._experience.drafter(source)(1, self._length)
-        here = self._cost(k)
-        gain = best = 0.0
+        gain = 0.0
+        best = here = -self._costs[k]
         for n in range(k + 1, self.limit + 1):
             alive *= usual
             gain += self._token * alive - cost
-            best = max(best, gain - (self._cost(n) - here))
-        return best
-
-    def _cost(self, k: int) -> float:
-        """Seconds of the target's pass over a draft of k."""
-        return self._experience.target(k + 1, self._length)
+            best = max(best, gain - self._costs[n])
+        return best - here
 
     def _pays(self, source: str, k: int) -> bool:
         cost = self._spent + self._experience.drafter(source)(1, self._length)
-        if cost + self._cost(k + 1) - self._cost(0) > self._stake:
+        if cost + self._costs[k + 1] - self._costs[0] > self._stake:
             return False
         return self.ahead(source, k, self._alive, self._experience.acceptance(source).usual) > 0.0
 
@@ -193,11 +191,11 @@ class AdaptiveRound:
         curve = self._experience.drafter(source)
         catch_up = curve(unread, self._length) - curve(1, self._length)
         gain = self.ahead(source, 0, 1.0, self._experience.acceptance(source).usual) - self._floor
-        loss = catch_up + curve(1, self._length) + self._cost(1) - self._cost(0)
+        loss = catch_up + curve(1, self._length) + self._costs[1] - self._costs[0]
         # Catching up pays off over the rounds that follow; how many, nobody knows. It is done once the gains
         # that were let go make up for it: never twice as dear as knowing would have been.
         forgone = schedule.forgone[source] = schedule.forgone.get(source, 0.0) + max(gain, 0.0)
-        waited = (schedule.emitted - schedule.wrong_at.get(source, 0)) * self._cost(0)
+        waited = (schedule.emitted - schedule.wrong_at.get(source, 0)) * self._costs[0]
         pays = gain > 0.0 and forgone >= catch_up
         probes = self._floor == 0.0 and loss <= PROBING * waited and self.ahead(source, 0, 1.0, 1.0) > 0.0
         starts = loss <= self._stake and (pays or probes)
@@ -224,7 +222,7 @@ class AdaptiveRound:
         for k, sure in enumerate(draft.sure, start=1):
             alive *= acceptance.chance(sure)
             gain += self._token * alive
-            extra = self._cost(k) - self._cost(0)
+            extra = self._costs[k] - self._costs[0]
             if k < max(draft.drawn, self._schedule.draft_min) or (k > draft.drawn and extra > self._stake):
                 continue
             if gain - extra > peak:

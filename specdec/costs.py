@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 KNOTS = (1, 2, 4, 8, 16, 32, 64)
 # What a pass of so many tokens usually costs, a pass of one being 1 (16-bit weights on a CPU); it is only
 # believed until passes of about that size have been timed.
-USUAL = (1.0, 1.3, 1.6, 2.0, 2.7, 4.2, 7.5)
+USUAL = (1.0, 1.3, 1.6, 2.0, 2.7, 4.6, 16.0)
 WINDOW = 11  # timings that count at each knot; older ones are forgotten
 PACE_GAIN = 0.25  # how much of a deviation changes the pace
 REMEMBERED = 3  # how many timings a remembered one stands for
@@ -49,15 +49,17 @@ class CostCurve:
 
     def __call__(self, n: int, length: int = 0) -> float:
         """Seconds of a pass of n ≥ 1 tokens after a text of ``length`` tokens."""
-        scale = _scale(length)
-        table = self._tables.get(scale)
-        if table is None:
-            table = self._tables[scale] = self._table(scale)
+        table = self._table(_scale(length))
         seconds = table[n] if n < len(table) else table[-1] * n / (len(table) - 1)
         return seconds * self._pace.factor
 
+    def drafts(self, longest: int, length: int) -> list[float]:
+        """Seconds of the passes over drafts of 0, 1, 2, … tokens, each with the token before it."""
+        return [self._pace.factor * seconds for seconds in self._table(_scale(length))[1 : longest + 2]]
+
     def note(self, n: int, length: int, seconds: float) -> None:
         """A pass of n tokens after a text of ``length`` tokens took so long."""
+        seconds = max(seconds, 1e-9)  # of a clock that ticks coarsely
         knot = _nearest(n)
         timings = self._timings.setdefault((_scale(length), knot), deque(maxlen=WINDOW))
         if len(timings) >= REMEMBERED:
@@ -88,7 +90,12 @@ class CostCurve:
         self._tables.clear()
 
     def _table(self, scale: int) -> list[float]:
-        """Seconds by tokens, from 0 on, up to the largest knot."""
+        """Seconds by tokens, from 0 on, up to the largest knot; made when it is asked for after a change."""
+        if scale not in self._tables:
+            self._tables[scale] = self._made(scale)
+        return self._tables[scale]
+
+    def _made(self, scale: int) -> list[float]:
         known: dict[int, float] = {}
         for knot in range(len(KNOTS)):
             seconds = self._at(scale, knot)

@@ -49,7 +49,9 @@ class Experience:
 
     def acceptance(self, source: str) -> Calibration:
         """How often a drafter's guesses are accepted."""
-        return self._acceptance.setdefault(source, Calibration())
+        if source not in self._acceptance:
+            self._acceptance[source] = Calibration()
+        return self._acceptance[source]
 
     def as_dict(self) -> dict[str, object]:
         """Milliseconds of the target's pass by rows, and of a drafter's pass."""

@@ -64,7 +64,9 @@ def specdec(env: dict[str, str], tmp_path: Path) -> Specdec:
 
 @pytest.fixture
 def pair(models: Path) -> list[str]:
-    return ["-m", str(models / "target.gguf"), "-md", str(models / "cousin.gguf"), "-c", "256", "-t", "1"]
+    """A pair that drafts: the adaptive schedule would see that between models of one size nothing pays."""
+    paths = ["-m", str(models / "target.gguf"), "-md", str(models / "cousin.gguf")]
+    return [*paths, "-c", "256", "-t", "1", "--draft-max", "8"]
 
 
 # What it writes.
@@ -110,10 +112,35 @@ def test_json_is_the_documented_object(specdec: Specdec, pair: list[str]) -> Non
     assert sum(stats["drafted_by_position"]) == stats["drafted"]
     assert sum(stats["accepted_by_position"]) == stats["accepted"]
     assert stats["tokens_per_second"] > 0
+    assert got["schedule"] == {"name": "fixed", "draft_max": 8, "draft_min": 0}
     assert set(stats["seconds"]) == {"load", "prefill", "draft", "verify", "sample", "other"}
     assert stats["seconds"]["load"] > 0
     streamed = specdec("generate", *pair, "--temp", "0", "-n", 24, "the and of")
     assert streamed.stdout == got["text"]
+
+
+def test_by_default_the_draft_length_adapts(specdec: Specdec, pair: list[str]) -> None:
+    done = specdec("generate", *pair[:-2], "--temp", "0", "-n", 40, "--json", "the and of")
+    got = json.loads(done.stdout)
+    assert (got["schedule"]["name"], got["schedule"]["longest"]) == ("adaptive", 24)
+    assert set(got["schedule"]["target_ms"]) == {"1", "2", "4", "8", "16"}
+    assert got["schedule"]["drafter_ms"]["model"] > 0
+    assert (
+        got["text"]
+        == json.loads(specdec("generate", *pair, "--temp", "0", "-n", 40, "--json", "the and of").stdout)[
+            "text"
+        ]
+    )
+
+
+def test_a_corpus_and_a_cascade_by_their_flags(specdec: Specdec, pair: list[str], tmp_path: Path) -> None:
+    plain = specdec("generate", *pair, "--drafter", "none", "--temp", "0", "-n", 24, "the and of").stdout
+    words = tmp_path / "words.txt"
+    words.write_text("the and of" + plain, "utf-8")
+    args = ["--drafter", "suffix,model", "--lookup-corpus", words, "--temp", "0", "-n", 24, "--json"]
+    got = json.loads(specdec("generate", *pair, *args, "the and of").stdout)
+    assert (got["text"], got["drafter"]) == (plain, "suffix,model")
+    assert got["stats"]["by_drafter"]["suffix"]["accepted"] > 0
 
 
 def test_typical_acceptance_says_that_it_is_lossy(specdec: Specdec, pair: list[str]) -> None:

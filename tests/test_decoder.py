@@ -13,12 +13,14 @@ from neartie import assert_same_run, measured_difference
 from scipy import stats as scipy_stats
 
 from specdec.acceptance import BlockVerification, Rule, TokenRejection, Typical
+from specdec.adaptive import AdaptiveSchedule
 from specdec.backend import Context, Model
 from specdec.decoder import Decoder, Step
 from specdec.drafters import DraftBlock, Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from specdec.errors import UsageError
+from specdec.experience import Experience
 from specdec.sampling import Sampler
-from specdec.schedule import FixedSchedule, Horizon
+from specdec.schedule import FixedSchedule, Horizon, Schedule
 from specdec.settings import SamplingParams
 from specdec.tokens import Tokens
 
@@ -54,10 +56,23 @@ def decoder(
     k_min: int = 0,
     rule: Rule | None = None,
     seed: int = 0,
+    schedule: Schedule | None = None,
 ) -> Decoder:
     rng = np.random.default_rng(seed)
     sampler = Sampler(target.model.vocab, params, rng, target.n_ctx)
-    return Decoder(target, drafter, sampler, FixedSchedule(k, k_min), rule or BlockVerification(), rng)
+    schedule = schedule or FixedSchedule(k, k_min)
+    return Decoder(target, drafter, sampler, schedule, rule or BlockVerification(), rng)
+
+
+def wilful(longest: int) -> AdaptiveSchedule:
+    """An adaptive schedule for which a pass of the target is dear and one of the drafter nearly free."""
+    experience = Experience(10.0, {"model": 1e-6})
+    experience.balance = 1e9
+    for n in range(1, longest + 2):
+        for _ in range(11):
+            experience.target.note(n, 0, 10.0 + 0.7 * n)
+    experience.target.note = lambda *_: None  # type: ignore[method-assign]  # these tiny models' own costs
+    return AdaptiveSchedule(experience, longest=longest, clock=lambda: 0.0)
 
 
 def tokens_of(steps: Sequence[Step]) -> list[int]:
@@ -87,6 +102,18 @@ def test_greedy_equals_plain(target: Context, models: Path, drafter_name: str, k
         assert run.stats.acceptance_rate < 0.3  # wrong most of the time: rejection is what is tested
     if drafter_name == "cousin":
         assert 0.05 < run.stats.acceptance_rate < 0.95
+
+
+@pytest.mark.parametrize("drafter_name", ["stranger", "cousin", "lookup"])
+def test_an_adaptive_length_changes_nothing_either(target: Context, models: Path, drafter_name: str) -> None:
+    expected = plain(target, n=100)
+    bound = 2 * measured_difference(target, np.array([*PROMPT, *expected], np.int32))
+    with _drafter(drafter_name, models, 16) as drafter:
+        run = decoder(target, drafter, schedule=wilful(16))
+        steps = list(run.generate(PROMPT, 100))
+    assert_same_run(target, PROMPT.tolist(), expected, tokens_of(steps), bound)
+    lengths = {step.drafted for step in steps}
+    assert len(lengths) >= 3, "the length varies"
 
 
 class _drafter:  # noqa: N801 - reads as the function it stands for
@@ -154,11 +181,20 @@ def test_a_sampled_run_has_the_targets_distribution(tmp_path: Path, drafter_name
     assert p_value > 1e-4, f"seed {seed}: p = {p_value:g}"
 
 
+@pytest.mark.parametrize("rule", [BlockVerification(), TokenRejection()], ids=lambda r: r.name)
+def test_so_has_one_whose_draft_length_depends_on_what_was_drawn(tmp_path: Path, rule: Rule) -> None:
+    seed = 20242
+    p_value = _chi_square(tmp_path, "cousin", rule, seed, runs=3000, schedule=wilful(3))
+    assert p_value > 1e-4, f"seed {seed}: p = {p_value:g}"
+
+
 def test_a_lossy_rule_fails_the_chi_square_test(tmp_path: Path) -> None:
     assert _chi_square(tmp_path, "cousin", Typical(0.3), 20241, runs=2000) < 1e-9
 
 
-def _chi_square(directory: Path, drafter_name: str, rule: Rule, seed: int, runs: int) -> float:
+def _chi_square(
+    directory: Path, drafter_name: str, rule: Rule, seed: int, runs: int, schedule: Schedule | None = None
+) -> float:
     """p of 3-token continuations at temperature 1 against the probabilities of plain decoding."""
     n_vocab = 384  # a steep head leaves few of them with any weight
     shape = {"n_vocab": n_vocab, "n_layer": 1, "scale": 5.0}
@@ -172,7 +208,7 @@ def _chi_square(directory: Path, drafter_name: str, rule: Rule, seed: int, runs:
         _drafter(drafter_name, directory, 3, PURE) as drafter,
     ):
         expected = _law(target, prompt, 3)
-        run = decoder(target, drafter, PURE, k=3, rule=rule, seed=seed)
+        run = decoder(target, drafter, PURE, k=3, rule=rule, seed=seed, schedule=schedule)
         counts = Counter(tuple(tokens_of(list(run.generate(prompt, 3)))) for _ in range(runs))
     common = [t for t, chance in expected.items() if chance * runs >= 5]
     assert len(common) >= 20

@@ -17,7 +17,7 @@ import specdec
 from specdec import Drafting, Engine, Loading, SamplingParams, UsageError
 from specdec.backend import builtin_templates
 from specdec.backend.memory import Memory
-from specdec.drafters import LookupDrafter, ModelDrafter, NoDrafter, SuffixDrafter
+from specdec.drafters import CascadeDrafter, LookupDrafter, ModelDrafter, NoDrafter, SuffixDrafter
 
 SMALL = Loading(n_ctx=256, threads=1)
 GREEDY = SamplingParams(temperature=0.0)
@@ -35,9 +35,11 @@ def test_every_drafter_writes_what_the_target_writes(models: Path) -> None:
         ("model", ModelDrafter),
         ("suffix", SuffixDrafter),
         ("lookup", LookupDrafter),
+        ("suffix,model", CascadeDrafter),
+        ("lookup,suffix", CascadeDrafter),
         ("none", NoDrafter),
     ):
-        drafting = Drafting(drafter=kind)  # type: ignore[arg-type]
+        drafting = Drafting(drafter=kind)
         with Engine(
             models / "target.gguf", models / "cousin.gguf", loading=SMALL, drafting=drafting
         ) as engine:
@@ -134,7 +136,8 @@ def test_a_template_by_name_is_llama_cpps_own(tmp_path: Path) -> None:
 
 def test_the_drafter_changes_and_the_target_keeps_what_it_read(models: Path, tmp_path: Path) -> None:
     other = tiny.llama(tmp_path / "other.gguf", n_vocab=1024)
-    with Engine(models / "target.gguf", models / "cousin.gguf", loading=SMALL, longest_draft=8) as engine:
+    pair, fixed = (models / "target.gguf", models / "cousin.gguf"), Drafting(draft_max=8)
+    with Engine(*pair, loading=SMALL, drafting=fixed, longest_draft=16) as engine:
         text = text_of(engine)
         read = engine.target.tokens_fed
         cousin = engine.draft
@@ -143,9 +146,11 @@ def test_the_drafter_changes_and_the_target_keeps_what_it_read(models: Path, tmp
         assert engine.draft is cousin
         with pytest.raises(UsageError, match=r"1,024.*512"):
             engine.redraft(Drafting(), other)
-        with pytest.raises(UsageError, match="longer than the 24"):
-            engine.redraft(Drafting(draft_max=25), models / "cousin.gguf")
+        with pytest.raises(UsageError, match="longer than the 16"):
+            engine.redraft(Drafting(draft_max=17), models / "cousin.gguf")
         assert (engine.draft, engine.drafting.draft_max) == (cousin, 16)
+        engine.redraft(Drafting(), models / "cousin.gguf")
+        assert engine.decoder(GREEDY).schedule.longest == 16  # what the target was made for
         engine.redraft(Drafting(), models / "stranger.gguf")
         with pytest.raises(ValueError, match="closed"):
             _ = cousin.pointer
@@ -180,7 +185,14 @@ def test_padding_at_the_end_of_a_vocabulary_is_allowed_on_either_side(tmp_path: 
     [
         (dict(draft_max=0), "--draft-max must be at least 1, got 0"),
         (dict(draft_max=4, draft_min=5), r"--draft-min must be 0 to --draft-max \(4\), got 5"),
+        (dict(draft_min=25), r"--draft-min must be 0 to --draft-max \(24\), got 25"),
         (dict(p_min=1.5), "--draft-p-min is a probability"),
+        (dict(drafter="sufix"), "--drafter 'sufix' is not known: use model, suffix, lookup, none"),
+        (dict(drafter=""), "--drafter '' is not known"),
+        (dict(drafter="suffix,none"), "none alone"),
+        (dict(drafter="lookup,lookup"), "name each drafter once"),
+        (dict(drafter="model,suffix"), "the model comes last"),
+        (dict(drafter="model", lookup_corpus=(Path("a"),)), "--lookup-corpus is for the suffix drafter"),
         (dict(ngram_max=2, ngram_min=3), "1 <= min <= max"),
         (dict(typical_threshold=0.0), "threshold must be above 0"),
     ],
@@ -193,6 +205,68 @@ def test_draft_settings_that_make_no_sense(bad: dict[str, Any], message: str) ->
 def test_a_drafter_model_without_a_model_is_refused(models: Path) -> None:
     with pytest.raises(UsageError, match="--drafter model needs a drafter GGUF"):
         Engine(models / "target.gguf", drafting=Drafting(drafter="model"))
+
+
+def test_the_schedule_is_adaptive_unless_a_length_is_fixed(models: Path) -> None:
+    for drafting, name, longest in (
+        (Drafting(), "adaptive", 24),
+        (Drafting(draft_max=5, draft_min=2), "fixed", 5),
+    ):
+        with Engine(
+            models / "target.gguf", models / "cousin.gguf", loading=SMALL, drafting=drafting
+        ) as engine:
+            decoder = engine.decoder(GREEDY)
+            assert (decoder.schedule.name, decoder.schedule.longest) == (name, longest)
+            assert engine.target.n_outputs == longest + 1
+            assert list(decoder.generate([1, 40, 41], 30))[-1].finish_reason == "length"
+            assert decoder.speedup is not None
+            assert decoder.speedup > 0.0
+
+
+def test_what_a_pair_taught_is_there_the_next_time(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specdec.engine.cache_dir", lambda: tmp_path)
+    balances = []
+    for _ in range(2):
+        with Engine(models / "target.gguf", models / "cousin.gguf", loading=SMALL) as engine:
+            assert engine.experience is not None
+            balances.append(engine.experience.balance)
+            text_of(engine, n=60)
+            left = engine.experience.balance
+    assert len(list((tmp_path / "experience").glob("*.json"))) == 1
+    assert balances[0] == 2.0
+    assert balances[1] != 2.0
+    with Engine(models / "target.gguf", models / "cousin.gguf", loading=SMALL) as engine:
+        assert engine.experience is not None
+        assert engine.experience.balance == pytest.approx(left, abs=1e-3)
+    with Engine(models / "target.gguf", models / "stranger.gguf", loading=SMALL) as engine:
+        assert engine.experience is not None
+        assert engine.experience.balance == 2.0
+
+
+def test_a_corpus_is_drafted_from(models: Path, tmp_path: Path) -> None:
+    with Engine(models / "target.gguf", loading=SMALL, drafting=Drafting(drafter="none")) as engine:
+        expected = text_of(engine)
+    words = tmp_path / "words.txt"
+    words.write_text("the and of" + expected, "utf-8")
+    drafting = Drafting(drafter="suffix", draft_max=8, lookup_corpus=(words,))
+    with Engine(models / "target.gguf", loading=SMALL, drafting=drafting) as engine:
+        decoder = engine.decoder(GREEDY)
+        steps = list(decoder.generate(engine.tokenize("the and of"), 30))
+        assert "".join(step.text for step in steps) == expected
+        assert decoder.stats.accepted > 0
+
+
+def test_a_small_models_threads_are_tried_out(models: Path) -> None:
+    for loading, most in (
+        (Loading(n_ctx=64, threads=4), 4),
+        (Loading(n_ctx=64, threads=4, threads_draft=3), 3),
+    ):
+        with Engine(models / "target.gguf", models / "cousin.gguf", loading=loading) as engine:
+            assert engine.draft is not None
+            assert engine.target.threads == 4
+            assert engine.draft.threads in ((1, 2, 4) if most == 4 else (3,))
 
 
 def test_a_failed_start_frees_what_it_loaded(

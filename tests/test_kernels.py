@@ -231,6 +231,29 @@ def test_the_automaton_finds_the_longest_end_that_occurred_before(
 
 
 @both
+@settings(max_examples=200)
+@given(
+    text=st.lists(st.integers(0, 3), max_size=40),
+    query=st.lists(st.integers(0, 4), max_size=12),
+    limit=st.integers(0, 6),
+)
+def test_the_end_of_another_text_is_found(
+    kernels: ModuleType, text: list[int], query: list[int], limit: int
+) -> None:
+    automaton = kernels.SuffixAutomaton()
+    automaton.extend(np.array(text, np.int32))
+    n, m = len(text), len(query)
+    ends = {e for k in range(m + 1) for e in range(k, n + 1) if text[e - k : e] == query[m - k :]}
+    longest = max(k for k in range(m + 1) if any(text[e - k : e] == query[m - k :] for e in range(k, n + 1)))
+    length, tokens = automaton.find(np.array(query, np.int32), limit)
+    assert length == longest
+    assert tokens.dtype == np.int32
+    ends = {e for e in ends if e >= longest and text[e - longest : e] == query[m - longest :]}
+    assert tokens.tolist() in ([text[e : e + limit] for e in ends] if longest else [[]])
+    assert automaton.match_length == scanned(text)[0]  # looking changes nothing
+
+
+@both
 def test_of_several_occurrences_the_latest_match_is_continued(kernels: ModuleType) -> None:
     automaton = kernels.SuffixAutomaton()
     automaton.extend(np.array([1, 2, 50, 1, 2, 60, 1, 2], np.int32))
@@ -315,3 +338,7 @@ def test_what_the_automaton_refuses(kernels: ModuleType) -> None:
         automaton.extend(np.zeros(1, np.int64))
     with pytest.raises(ValueError, match="limit of at least 0"):
         automaton.continuation(-1)
+    with pytest.raises(ValueError, match="find needs a limit of at least 0"):
+        automaton.find(np.zeros(1, np.int32), -1)
+    with pytest.raises(ValueError, match=r"find needs int32 \[n\] tokens, got float32 \[4\]"):
+        automaton.find(F32, 1)
