@@ -108,7 +108,7 @@ def test_the_drafter_changes_on_the_way(chat: Chat) -> None:
     done = chat(
         "/draft", "the and of", "/draft off", "/retry", "/draft lookup", "/retry",
         f"/draft {chat.models}/draft.gguf",
-        "/retry", "/draft nowhere.gguf", "/stats",
+        "/retry", "/draft nowhere.gguf", "/stats", args=("--draft-max", 4),
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert len(lines) % 4 == 0
