@@ -75,7 +75,8 @@ class ModelDrafter:
         dists: list[Distribution] = []
         sure: list[float] = []
         while len(tokens) < budget and horizon.goes_on(self.name, sure, len(unread)):
-            row = self.context.feed(unread)[:, : self._vocab_size]
+            read = self.context.score if tokens else self.context.feed  # what was drafted may be taken back
+            row = read(unread)[:, : self._vocab_size]
             q = self._sampler.distributions(row, history, tokens)[0]
             peak = self._peak(row, q)
             if peak < self._p_min and not self._is_bound(len(tokens)):
