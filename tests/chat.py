@@ -31,7 +31,9 @@ class Chat:
 
     def command(self, *args: object, model: str = "target.gguf") -> list[str]:
         pair = ["-m", self.models / model, "-md", self.models / "draft.gguf"]
-        return [str(a) for a in (SPECDEC, "chat", *pair, "-t", 1, "-c", 1024, "-n", 16, "--temp", 0, *args)]
+        # A fixed draft length: whether drafting pays with such small models depends on the moment.
+        common = ["-t", 1, "-c", 1024, "-n", 16, "--temp", 0, "--draft-max", 8]
+        return [str(a) for a in (SPECDEC, "chat", *pair, *common, *args)]
 
     def __call__(
         self, *turns: str, args: tuple[object, ...] = (), model: str = "target.gguf"
