@@ -30,7 +30,7 @@ FIRST_PACE = 0.6  # seconds a token, plain being 1, until rounds have shown it
 ROUNDS = 20.0  # how many rounds "lately" looks back on
 SHARE = 0.01  # of plain decoding's time: what drafting may lose, besides what it has gained
 CARRIED = 10.0  # plain tokens of earlier runs' gains that a run may lose
-PROBING = 0.05  # the share of plain decoding spent on trying a drafter again that did not pay
+PROBING = 0.1  # the share of plain decoding spent on trying a drafter again that did not pay
 
 
 class AdaptiveSchedule:
@@ -67,7 +67,7 @@ class AdaptiveSchedule:
         return self._longest
 
     def round(self, length: int, room: int) -> AdaptiveRound:
-        return AdaptiveRound(self, length, min(self._longest, room - 1))
+        return AdaptiveRound(self, length, min(self._longest, room - 1, self.experience.target.reach - 1))
 
     def plain_seconds(self, length: int) -> float:
         return self.experience.target(1, length)

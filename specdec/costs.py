@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 KNOTS = (1, 2, 4, 8, 16, 32, 64)
 # What a pass of so many tokens usually costs, a pass of one being 1 (16-bit weights on a CPU); it is only
 # believed until passes of about that size have been timed.
-USUAL = (1.0, 1.3, 1.6, 2.0, 2.7, 4.6, 16.0)
+USUAL = (1.0, 1.3, 1.6, 2.0, 2.7, 4.6, 9.0)
+SMALL = (1.0, 1.75, 2.75, 4.75, 8.5, 16.0, 31.0)  # the same of a small model in 4 bits, bound by arithmetic
 WINDOW = 11  # timings that count at each knot; older ones are forgotten
+FIRST_REACH = 4  # tokens of a pass that is tried before any was timed
 PACE_GAIN = 0.25  # how much of a deviation changes the pace
 REMEMBERED = 3  # how many timings a remembered one stands for
 
@@ -38,10 +40,12 @@ class CostCurve:
     figure is the lower median of its recent timings and of what was believed before, so a pass that a busy
     machine held up changes nothing. Between knots the curve is linear, and it never falls.
 
-    single: seconds of a pass of one token, as timed before the first text. pace: the machine's.
+    single: seconds of a pass of one token, as timed before the first text. pace: the machine's. shape: what
+    passes at the knots cost, that of one token being 1, as far as nobody knows better.
     """
 
-    def __init__(self, single: float, pace: Pace) -> None:
+    def __init__(self, single: float, pace: Pace, shape: Sequence[float] = USUAL) -> None:
+        self._shape = shape
         self._single = single
         self._pace = pace
         self._timings: dict[tuple[int, int], deque[float]] = {}
@@ -64,8 +68,15 @@ class CostCurve:
         timings = self._timings.setdefault((_scale(length), knot), deque(maxlen=WINDOW))
         if len(timings) >= REMEMBERED:
             self._pace.note(seconds / self(n, length))
-        timings.append(seconds / self._pace.factor * USUAL[knot] / _usual(n))
+        timings.append(seconds / self._pace.factor * self._shape[knot] / _between(self._shape, n))
         self._tables.clear()
+
+    @property
+    def reach(self) -> int:
+        """The largest pass whose cost can be foretold: twice what was timed twice. A target that is bound by
+        arithmetic takes three times what is usual for 16 tokens, which is better not found out by 16."""
+        timed = [knot for (_, knot), timings in self._timings.items() if len(timings) >= 2]
+        return max(FIRST_REACH, 2 * KNOTS[max(timed, default=0)])
 
     @property
     def timed(self) -> bool:
@@ -101,7 +112,7 @@ class CostCurve:
             seconds = self._at(scale, knot)
             if seconds is not None:
                 known[knot] = seconds
-        at_knots = _without_falls(_filled(known))
+        at_knots = _without_falls(_filled(known, self._shape))
         table = [0.0]
         for left, right, low, high in zip(KNOTS, KNOTS[1:], at_knots, at_knots[1:], strict=False):
             table += [low + (high - low) * i / (right - left) for i in range(right - left)]
@@ -115,14 +126,14 @@ class CostCurve:
         nearest = min(scales, key=lambda s: (abs(s - scale), s))
         # What was believed before the first timing counts as one: alone, a long timing proves nothing.
         shorter = [s for s in scales if s < nearest]
-        believed = self._at(max(shorter), knot) if shorter else self._single * USUAL[knot]
+        believed = self._at(max(shorter), knot) if shorter else self._single * self._shape[knot]
         assert believed is not None  # there are timings of the shorter scale
         return _lower_median([*self._timings[nearest, knot], believed])
 
 
-def _filled(known: Mapping[int, float]) -> list[float]:
-    """A figure for each knot: between those that are known the usual shape is bent, past the last kept."""
-    bends = {knot: math.log(seconds / USUAL[knot]) for knot, seconds in known.items()}
+def _filled(known: Mapping[int, float], shape: Sequence[float]) -> list[float]:
+    """A figure for each knot: between those that are known the shape is bent, past the last kept."""
+    bends = {knot: math.log(seconds / shape[knot]) for knot, seconds in known.items()}
     knots = sorted(bends)
     filled: list[float] = []
     for knot in range(len(KNOTS)):
@@ -134,7 +145,7 @@ def _filled(known: Mapping[int, float]) -> list[float]:
         else:
             a, b = knots[right - 1], knots[right]
             bend = bends[a] + (bends[b] - bends[a]) * (knot - a) / (b - a)
-        filled.append(USUAL[knot] * math.exp(bend))
+        filled.append(shape[knot] * math.exp(bend))
     return filled
 
 
@@ -172,12 +183,12 @@ def _nearest(n: int) -> int:
     return right - 1
 
 
-def _usual(n: int) -> float:
-    """The usual cost of n tokens, a pass of one being 1."""
+def _between(shape: Sequence[float], n: int) -> float:
+    """The cost of n tokens by a shape, a pass of one being 1."""
     right = bisect.bisect_left(KNOTS, n)
     if right == len(KNOTS):
-        return USUAL[-1] * n / KNOTS[-1]
+        return shape[-1] * n / KNOTS[-1]
     if KNOTS[right] == n:
-        return USUAL[right]
+        return shape[right]
     a, b = KNOTS[right - 1], KNOTS[right]
-    return USUAL[right - 1] + (USUAL[right] - USUAL[right - 1]) * (n - a) / (b - a)
+    return shape[right - 1] + (shape[right] - shape[right - 1]) * (n - a) / (b - a)

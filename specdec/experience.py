@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .calibration import Calibration
-from .costs import CostCurve, Pace
+from .costs import SMALL, CostCurve, Pace
 
 VERSION = 1
-FIRST_BALANCE = 2.0  # tokens of plain decoding that an untried pair may lose
+FIRST_BALANCE = 3.0  # tokens of plain decoding that an untried pair may lose
 
 
 class Experience:
@@ -35,7 +35,9 @@ class Experience:
         self._pace = Pace()
         self.target = CostCurve(target, self._pace)
         self._a_guess = target / 10
-        self._drafters = {name: CostCurve(single, self._pace) for name, single in (drafters or {}).items()}
+        self._drafters = {
+            name: CostCurve(single, self._pace, SMALL) for name, single in (drafters or {}).items()
+        }
         self._acceptance: dict[str, Calibration] = {}
         self.balance = FIRST_BALANCE
         if path is not None:
@@ -44,7 +46,7 @@ class Experience:
     def drafter(self, source: str) -> CostCurve:
         """What the passes of a drafter take."""
         if source not in self._drafters:
-            self._drafters[source] = CostCurve(self._a_guess, self._pace)
+            self._drafters[source] = CostCurve(self._a_guess, self._pace, SMALL)
         return self._drafters[source]
 
     def acceptance(self, source: str) -> Calibration:

@@ -59,12 +59,12 @@ def best_fixed(p: float, target: Costs, n: int, seed: int) -> float:
 @pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize("n", [100, 300, 1000])
 def test_where_nothing_is_accepted_it_is_never_two_percent_slower_than_plain(curve: str, n: int) -> None:
-    """A new pair has a credit of two tokens, and a hundredth of the run: three tokens in 100."""
+    """A new pair has a credit of three tokens, and a hundredth of the run: four tokens in 100."""
     target = CURVES[curve]
     for seed in range(5):
         got, _ = simulate(lambda _: 0.0, target, n, seed=seed)
         loss = got.seconds / (n * target(1)) - 1
-        assert loss <= max(0.02, 3.0 / n), f"seed {seed}"
+        assert loss <= max(0.02, 4.0 / n), f"seed {seed}"
 
 
 @pytest.mark.parametrize("p", [0.3, 0.6, 0.9, 0.97])
@@ -75,6 +75,13 @@ def test_stationary_acceptance_is_met_as_by_the_best_fixed_length(curve: str, p:
         got, _ = simulate(lambda _: p, CURVES[curve], 400, seed=seed)
         ratios.append(got.speed / best_fixed(p, CURVES[curve], 400, seed))
     assert np.mean(ratios) >= 0.95, f"seeds 0 to 7: {np.round(ratios, 3)}"
+
+
+def test_a_first_run_finds_out_cheaply_that_this_target_is_bound_by_arithmetic() -> None:
+    """A free drafter that is sure of itself, and mostly wrong; nothing is known of the target's costs."""
+    for seed in range(6):
+        got, _ = simulate(lambda _: 0.2, COMPUTE, 40, seed=seed, drafter=table((1, 1e-6), (64, 1e-6)))
+        assert got.seconds / ONE <= 40 + 4.5, f"seed {seed}"
 
 
 def test_a_drafter_that_costs_what_the_target_does_is_not_even_tried() -> None:
@@ -134,7 +141,7 @@ def test_a_machine_that_is_slow_for_a_while_is_followed() -> None:
         got = run(schedule, guesser, slowed(WIDE), clock, 600)
         late = [k for at, k, _ in got.rounds if at >= 400]
         assert np.mean(late) >= 4, f"seed {seed}: long drafts once it is over"
-        assert schedule.plain_seconds(400) == pytest.approx(ONE, rel=0.35), f"seed {seed}"
+        assert schedule.plain_seconds(400) == pytest.approx(ONE, rel=0.6), f"seed {seed}"
 
 
 # One round.
@@ -176,6 +183,7 @@ def test_a_draft_is_no_longer_than_the_room_and_the_ceiling() -> None:
     assert schedule.round(100, 1).limit == 0
     assert schedule.round(100, 5).limit == 4
     assert schedule.round(100, 500).limit == schedule.longest == 24
+    assert AdaptiveSchedule(Experience(0.1)).round(100, 500).limit == 3  # before anything was timed
     assert len(schedule.round(100, 500).cut(draft.first(24))) <= 24
 
 

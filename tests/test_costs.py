@@ -87,6 +87,15 @@ def test_when_all_is_slower_sizes_that_nobody_tries_are_slower_too() -> None:
     assert c(1) == pytest.approx(0.3, rel=0.2)
 
 
+def test_it_reaches_as_far_as_twice_what_was_timed_twice() -> None:
+    c = curve()
+    reaches = [c.reach]
+    for n in (1, 4, 4, 8, 1, 8, 7, 24, 24):
+        c.note(n, 0, 0.1)
+        reaches.append(c.reach)
+    assert reaches == [4, 4, 4, 8, 8, 8, 16, 16, 16, 64]
+
+
 def test_it_is_written_down_and_read_again() -> None:
     c = curve(0.1)
     for n, seconds in ((1, 0.11), (8, 0.3), (8, 0.31)):

@@ -18,6 +18,7 @@ from specdec import Drafting, Engine, Loading, SamplingParams, UsageError
 from specdec.backend import builtin_templates
 from specdec.backend.memory import Memory
 from specdec.drafters import CascadeDrafter, LookupDrafter, ModelDrafter, NoDrafter, SuffixDrafter
+from specdec.experience import FIRST_BALANCE
 
 SMALL = Loading(n_ctx=256, threads=1)
 GREEDY = SamplingParams(temperature=0.0)
@@ -235,14 +236,14 @@ def test_what_a_pair_taught_is_there_the_next_time(
             text_of(engine, n=60)
             left = engine.experience.balance
     assert len(list((tmp_path / "experience").glob("*.json"))) == 1
-    assert balances[0] == 2.0
-    assert balances[1] != 2.0
+    assert balances[0] == FIRST_BALANCE
+    assert balances[1] != FIRST_BALANCE
     with Engine(models / "target.gguf", models / "cousin.gguf", loading=SMALL) as engine:
         assert engine.experience is not None
         assert engine.experience.balance == pytest.approx(left, abs=1e-3)
     with Engine(models / "target.gguf", models / "stranger.gguf", loading=SMALL) as engine:
         assert engine.experience is not None
-        assert engine.experience.balance == 2.0
+        assert engine.experience.balance == FIRST_BALANCE
 
 
 def test_a_corpus_is_drafted_from(models: Path, tmp_path: Path) -> None:
