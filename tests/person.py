@@ -87,6 +87,7 @@ class Person:
         """Makes the terminal wider or narrower; what was written before is on the screen by then."""
         self.process.kill(signal.SIGSTOP)
         self.process.expect(pexpect.TIMEOUT, timeout=SETTLED)
+        self.sees(r"[\s\S]*")  # what comes next is drawn for the new size
         self.terminal.resize(ROWS, columns)
         self.process.setwinsize(ROWS, columns)
         self.process.kill(signal.SIGCONT)

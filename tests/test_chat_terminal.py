@@ -220,7 +220,7 @@ def test_edit_begins_with_the_last_message(sit: Sit, chat: Chat) -> None:
 
 
 def test_what_is_typed_during_an_answer_is_in_the_next_prompt_once(sit: Sit, chat: Chat) -> None:
-    person = sit("-n", 400)
+    person = sit("-n", 1000)
     person.types("the and of\r")
     person.sees("tok/s")
     person.types("and then")
@@ -316,7 +316,6 @@ def test_ctrl_c_before_the_answer_takes_the_message_back(sit: Sit, chat: Chat) -
         chat.cwd / "slow.gguf", chat_template=tiny.CHATML, tokenizer="bpe", n_vocab=768, add_bos=False,
         dtype="q8_0", n_layer=8, n_embd=512, n_ff=1024,
     )  # fmt: skip
-    (chat.cwd / "long.txt").write_text("")
     person = sit(
         "-m", chat.cwd / "slow.gguf", "--drafter", "none", "-c", 8192, "--system", "the and of " * 1500
     )
@@ -363,8 +362,11 @@ def test_ctrl_c_again_and_again(sit: Sit, moment: float) -> None:
     for _ in range(30):
         person.process.kill(signal.SIGINT)
         person.process.expect(pexpect.TIMEOUT, timeout=moment)
-    person.types("/set max_tokens 16\r")
+    person.types("/set max_tokens 16")
+    person.shows("> /set max_tokens 16")
+    person.types("\r")
     person.shows("max_tokens 16")
+    person.sees(PROMPT)
     person.says("and then")
     assert person.leaves() == 0
     assert not re.search("Traceback|Error|Exception|specdec:", person.raw)
@@ -411,19 +413,26 @@ def test_resizes_while_the_model_answers(sit: Sit, chat: Chat) -> None:
     person.types(CTRL_C)
     person.sees(PROMPT)
     assert sum("tok/s" in row for row in person.screen()) == 1
-    person.types("and then ")
-    for columns in (40, 100):
-        person.shows("> and then")
-        person.resizes(columns)
-        person.sees(r"\x1b\[\?25h")
-    person.types("/save\x01//")
-    person.types(CTRL_C)
-    person.sees(PROMPT)
     person.says("/save a.json")
     assert person.leaves() == 0
     assert_restored(person)
     answer = unwrapped(neutral(chat.saved("a.json")[1]["content"]))
     assert answer in unwrapped(person.raw)
+
+
+def test_resizes_while_a_person_types(sit: Sit, chat: Chat) -> None:
+    person = sit()
+    text = "a turn that is longer than a narrow terminal "
+    person.types(text)
+    person.shows(f"> {text}".rstrip())
+    for columns in (40, 100):
+        person.resizes(columns)
+        person.sees(PROMPT)  # drawn anew
+    person.says("is wide")
+    person.says("/save a.json")
+    assert person.leaves() == 0
+    assert_restored(person)
+    assert chat.saved("a.json")[0]["content"] == text + "is wide"
 
 
 def test_a_dumb_terminal_gets_no_escapes(sit: Sit, chat: Chat) -> None:
@@ -490,6 +499,8 @@ def test_a_model_without_a_template_is_offered_one(sit: Sit, answer: str) -> Non
 def test_the_offer_can_be_declined(sit: Sit, answer: str, code: int) -> None:
     person = sit(model="draft.gguf", first=re.escape("Use ChatML? [Y/n]: "))
     person.types(answer)
+    while person.process.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=5):
+        person.types(answer)  # Python's input() overlooks a signal that comes right before it waits
     assert person.waits() == code
     assert "Traceback" not in person.raw
     if answer == "n\r":

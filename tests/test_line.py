@@ -324,7 +324,8 @@ def test_what_is_typed_ahead_waits_for_the_next_line(sit: Sit) -> None:
     person.types("and then" + BACKSPACE + BACKSPACE + BACKSPACE + BACKSPACE + "what")
     person.process.kill(signal.SIGUSR1)
     assert "what" not in person.sees("worked")
-    person.sees("what")
+    person.sees(READY)
+    person.shows("> and what")
     person.types("?\r")
     person.sees(re.escape(ascii("and what?")))
     assert [row for row in person.screen() if "what" in row] == ["> and what?", "'and what?'"]
