@@ -316,7 +316,6 @@ def test_ctrl_c_before_the_answer_takes_the_message_back(sit: Sit, chat: Chat) -
         chat.cwd / "slow.gguf", chat_template=tiny.CHATML, tokenizer="bpe", n_vocab=768, add_bos=False,
         dtype="q8_0", n_layer=8, n_embd=512, n_ff=1024,
     )  # fmt: skip
-    (chat.cwd / "long.txt").write_text("")
     person = sit(
         "-m", chat.cwd / "slow.gguf", "--drafter", "none", "-c", 8192, "--system", "the and of " * 1500
     )
@@ -363,8 +362,11 @@ def test_ctrl_c_again_and_again(sit: Sit, moment: float) -> None:
     for _ in range(30):
         person.process.kill(signal.SIGINT)
         person.process.expect(pexpect.TIMEOUT, timeout=moment)
-    person.types("/set max_tokens 16\r")
+    person.types("/set max_tokens 16")
+    person.shows("> /set max_tokens 16")
+    person.types("\r")
     person.shows("max_tokens 16")
+    person.sees(PROMPT)
     person.says("and then")
     assert person.leaves() == 0
     assert not re.search("Traceback|Error|Exception|specdec:", person.raw)
