@@ -102,7 +102,8 @@ class AdaptiveRound:
         self._length = length
         self._token = schedule.token_value(length)
         self._stake = schedule.stake(length)
-        self._floor = 0.0  # what a draft has to be worth more than
+        self._floor = 0.0  # what a draft has to be worth more than,
+        self._rival = 0  # and the tokens of the draft that is worth that
         self._alive = 1.0  # the chance that all of the model's draft so far is accepted
         self._spent = 0.0
         self._reading: tuple[str, int, float] | None = None  # the drafter's pass that is under way
@@ -132,7 +133,7 @@ class AdaptiveRound:
         return self._best_cut(draft)[1]
 
     def beyond(self, draft: DraftBlock) -> AdaptiveRound:
-        self._floor = self._best_cut(draft)[1]
+        self._rival, self._floor = self._best_cut(draft)
         return self
 
     def cut(self, draft: DraftBlock) -> DraftBlock:
@@ -191,6 +192,8 @@ class AdaptiveRound:
         curve = self._experience.drafter(source)
         catch_up = curve(unread, self._length) - curve(1, self._length)
         gain = self.ahead(source, 0, 1.0, self._experience.acceptance(source).usual) - self._floor
+        if self._rival:  # its tokens are not free: this drafter has to read them before it next drafts
+            gain += curve(self._rival + 1, self._length) - curve(1, self._length)
         loss = catch_up + curve(1, self._length) + self._costs[1] - self._costs[0]
         # Catching up pays off over the rounds that follow; how many, nobody knows. It is done once the gains
         # that were let go make up for it: never twice as dear as knowing would have been.

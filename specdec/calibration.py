@@ -8,6 +8,7 @@ from collections.abc import Sequence
 LOWEST, HIGHEST = -4, 8  # of the log-odds that are told apart, a bin for each step of 1
 BINS = HIGHEST - LOWEST + 1
 PRIOR = 4.0  # how many guesses a first opinion counts for
+BIN_PRIOR = 1.0  # and that of a bin
 FIRST_USUAL = 0.75
 BIN_MEMORY = 100.0  # how many guesses of a bin are remembered
 LATELY, LONG = 20.0, 200.0  # how many guesses the usual acceptance looks back on
@@ -20,10 +21,10 @@ MOOD_GAIN, MOOD_MEMORY = (
 class Average:
     """A mean over about the last ``memory`` values, from a first opinion on."""
 
-    def __init__(self, first: float, memory: float) -> None:
+    def __init__(self, first: float, memory: float, weight: float = PRIOR) -> None:
         self.value = first
         self.memory = memory
-        self.seen = PRIOR
+        self.seen = weight
 
     def add(self, value: float, weight: float = 1.0) -> None:
         self.seen = min(self.seen + weight, self.memory)
@@ -40,7 +41,7 @@ class Calibration:
     """
 
     def __init__(self) -> None:
-        self._bins = [Average(_first_opinion(LOWEST + i), BIN_MEMORY) for i in range(BINS)]
+        self._bins = [Average(_first_opinion(LOWEST + i), BIN_MEMORY, BIN_PRIOR) for i in range(BINS)]
         self._lately, self._long = Average(FIRST_USUAL, LATELY), Average(FIRST_USUAL, LONG)
         self._mood = 0.0
 
@@ -72,7 +73,7 @@ class Calibration:
     def recall(self, remembered: Sequence[Sequence[float]]) -> None:
         """Takes up what :meth:`remember` gave. Raises ValueError for anything else."""
         for average, (value, seen) in zip((*self._bins, self._long), remembered, strict=True):
-            if not (0.0 <= value <= 1.0 and seen >= PRIOR):
+            if not (0.0 <= value <= 1.0 and seen >= BIN_PRIOR):
                 raise ValueError(f"no acceptance: {value} of {seen} guesses")
             average.value, average.seen = float(value), min(float(seen), average.memory)
         self._lately.value = self._long.value
