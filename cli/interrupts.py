@@ -73,7 +73,8 @@ def interruptible(abort: Abort | None = None, *, at_passes: bool = False) -> Ite
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    handlers = {number: signal.signal(number, signals.receive) for number in ENDING}
+    heeded = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
+    handlers = {number: signal.signal(number, signals.receive) for number in heeded}
     watcher = threading.Thread(target=signals.watch, args=(reader,), daemon=True)
     watcher.start()
     try:

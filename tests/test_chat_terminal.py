@@ -38,6 +38,12 @@ class Talker(Person):
         self.types(text + "\r")
         self.sees(PROMPT)
 
+    def settles(self) -> None:
+        """Waits until the editor has the terminal and nothing more comes."""
+        anything = [pexpect.TIMEOUT, r"[\s\S]+"]
+        while self.process.expect(anything, timeout=0.5) or BRACKETED_PASTE not in self.terminal.mode:
+            pass
+
     def leaves(self) -> int:
         self.types(CTRL_D)
         return self.waits()
@@ -362,11 +368,8 @@ def test_ctrl_c_again_and_again(sit: Sit, moment: float) -> None:
     for _ in range(30):
         person.process.kill(signal.SIGINT)
         person.process.expect(pexpect.TIMEOUT, timeout=moment)
-    person.types("/set max_tokens 16")
-    person.shows("> /set max_tokens 16")
-    person.types("\r")
-    person.shows("max_tokens 16")
-    person.sees(PROMPT)
+    person.settles()
+    person.says("/set max_tokens 16")
     person.says("and then")
     assert person.leaves() == 0
     assert not re.search("Traceback|Error|Exception|specdec:", person.raw)

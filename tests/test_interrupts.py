@@ -82,3 +82,16 @@ def test_ctrl_c_does_nothing_but_where_it_is_waited_for() -> None:
 def test_a_failure_without_a_signal_is_a_failure() -> None:
     with pytest.raises(BrokenPipeError), interruptible():
         raise BrokenPipeError
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible() as signals:
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            signal.raise_signal(signal.SIGHUP)
+        assert not signals.abort.is_set
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from specdec.backend import Model
 from specdec.distribution import Distribution
-from specdec.errors import UsageError
+from specdec.errors import DecodeError, UsageError
 from specdec.sampling import Sampler
 from specdec.settings import ORDER, SamplingParams
 
@@ -259,7 +259,7 @@ def test_greedy_takes_the_lowest_of_equal_logits(target_model: Model) -> None:
 
 def test_a_row_without_a_finite_logit_is_an_error(target_model: Model) -> None:
     row = np.full((1, 512), -np.inf, np.float32)
-    with pytest.raises(ValueError, match="no candidate has a finite logit"):
+    with pytest.raises(DecodeError, match="no token can follow here"):
         sampler(target_model, OFF).distributions(row, np.array([1], np.int32), [])
 
 
