@@ -214,18 +214,12 @@ def _pair(asked: BenchOptions, models: ModelOptions, plan: Plan) -> Pair:
 
 def _loaded(pair: Pair, plan: Plan, view: View, signals: Signals) -> Engine:
     """The models, with room for the longest draft that is tried."""
-    from specdec import Engine
+    from .locate import loaded
 
-    with view.loading("loading the models") as share:
-        return Engine(
-            pair.target,
-            pair.draft,
-            loading=pair.loading,
-            drafting=Drafting(drafter="model" if plan.wants_model else "none", draft_max=1),
-            longest_draft=max((LONGEST_DRAFT, *plan.lengths)),
-            progress=share,
-            abort=signals.abort,
-        )
+    drafting = Drafting(drafter="model" if plan.wants_model else "none", draft_max=1)
+    longest = max((LONGEST_DRAFT, *plan.lengths))
+    files = (pair.target, pair.draft)
+    return loaded(files, pair.loading, drafting, view, signals.abort, longest_draft=longest)
 
 
 @contextmanager
