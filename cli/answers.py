@@ -112,9 +112,8 @@ class Answers:
 
     def _show(self, run: Run, step: Step, name: Name) -> None:
         if self._form == "text":
-            for i, piece in enumerate(step.pieces):
-                self._view.write(piece, from_draft=i < step.accepted)
-            self._view.write(step.tail, from_draft=False)
+            for text, from_draft in step.texts:
+                self._view.write(text, from_draft=from_draft)
         elif self._form == "events":
             self._write({**name, **run.event(step)})
         self._view.status(run.status(step))

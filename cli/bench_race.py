@@ -119,6 +119,6 @@ def _decoding(engine: Engine) -> tuple[float, float]:
 
 def _asked(engine: Engine, text: str) -> tuple[str, Tokens]:
     """The prompt as the model reads it: in its chat template, where it has one."""
-    if engine.target.model.chat_template is not None or engine.loading.chat_template is not None:
+    if engine.has_template:
         text = engine.template.render([{"role": "user", "content": text}])
     return text, engine.tokenize(text)

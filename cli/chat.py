@@ -151,7 +151,7 @@ def _started(
 
 def _offer_template(engine: Engine, turns: Lines) -> None:
     """A model without a chat template gets ChatML, if somebody is there to want it."""
-    if engine.loading.chat_template is not None or engine.target.model.chat_template is not None:
+    if engine.has_template:
         _ = engine.template  # one that is no Jinja is refused now
         return
     if not turns.interactive:

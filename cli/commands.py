@@ -20,12 +20,10 @@ from .conversation import Conversation
 from .line import find_terminal
 from .locate import fetch
 from .messages import read_messages, write_messages
-from .options import DraftOptions, PromptOptions, SamplingOptions
-from .setting import Setting, settings
+from .setting import PER_REQUEST, Setting, settings
 
 ADJUSTABLE = ("sampling", "drafts")  # the groups of settings that /set changes, and of the others:
 LIMITS = ("max_tokens", "stop")
-GROUPS = {"asked": PromptOptions, "drafts": DraftOptions, "sampling": SamplingOptions}
 SWITCHES = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
 
 
@@ -93,14 +91,14 @@ def _retry(talk: Conversation, _argument: str) -> None:
     if messages and messages[-1]["role"] == "user":
         talk.answer()
         return
-    last = _last_message(talk)
+    last = talk.session.last_question
     if last is None:
         raise UsageError("there is no message to answer again")
     _ask_anew(talk, last)
 
 
 def _edit(talk: Conversation, text: str) -> None:
-    last = _last_message(talk)
+    last = talk.session.last_question
     if last is None:
         raise UsageError("there is no message to edit")
     if not text:
@@ -114,10 +112,6 @@ def _edit(talk: Conversation, text: str) -> None:
         talk.tell("nothing is changed")
         return
     _ask_anew(talk, text)
-
-
-def _last_message(talk: Conversation) -> str | None:
-    return next((m["content"] for m in reversed(talk.session.messages) if m["role"] == "user"), None)
 
 
 def _ask_anew(talk: Conversation, text: str) -> None:
@@ -244,7 +238,7 @@ def _shown(talk: Conversation, one: Setting) -> str:
 def _value(one: Setting, key: str, text: str) -> object:
     """The field's value for what was typed: as the flag takes it, as JSON, or "default"."""
     if text == "default":
-        return getattr(GROUPS[one.group](), one.field)
+        return getattr(PER_REQUEST[one.group](), one.field)
     if one.field == "logit_bias" and not text.startswith(("{", "[")):
         return text.split()
     if one.kind is bool:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from specdec import Decoder, Engine, Step
+from specdec import Decoder, Engine
 from specdec.errors import AbortedError, UsageError
 from specdec.reasoning import ReasoningStream, Span, opens_reasoning
 from specdec.session import ContextFull, Session
@@ -161,7 +161,7 @@ class Conversation:
                 first = next(steps)
             for step in chain([first], steps):
                 run.take(step)
-                for piece, from_draft in _pieces(step):
+                for piece, from_draft in step.texts:
                     self._write(stream.feed(piece), view, from_draft=from_draft)
                 view.status(run.status(step))
         finally:
@@ -193,12 +193,6 @@ class Conversation:
         yield from charts.conversation(
             self.stats, speedup=self.speedup, turns=self.turns, width=_width(), unicode=_unicode()
         )
-
-
-def _pieces(step: Step) -> Iterator[tuple[str, bool]]:
-    """A round's texts, and whether each was drafted."""
-    yield from ((piece, i < step.accepted) for i, piece in enumerate(step.pieces))
-    yield step.tail, False
 
 
 def _width() -> int:

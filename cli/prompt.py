@@ -51,8 +51,7 @@ class Prompt:
 
     def tokens(self, engine: Engine) -> Tokens:
         """Its token ids. Raises UsageError where it needs a chat template and there is none."""
-        templated = engine.target.model.chat_template is not None or engine.loading.chat_template is not None
-        if self.text is not None and (self.raw or not (templated or self.system)):
+        if self.text is not None and (self.raw or not (engine.has_template or self.system)):
             return engine.tokenize(self.text)
         conversation = self.messages or [{"role": "user", "content": self.text or ""}]
         if self.system:

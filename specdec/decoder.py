@@ -49,6 +49,12 @@ class Step:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
+    def texts(self) -> Iterator[tuple[str, bool]]:
+        """The text this step releases, piece by piece, and whether each was drafted."""
+        yield from ((piece, i < self.accepted) for i, piece in enumerate(self.pieces))
+        yield self.tail, False
+
+    @property
     def text(self) -> str:
         """All the text this step releases."""
         return "".join(self.pieces) + self.tail
@@ -195,8 +201,7 @@ class Decoder:
         began = time.perf_counter()
         if self._sampler.grammar:
             self._sampler.grammar.start = n_prompt
-        self.stats.cached_prompt_tokens += self.target.align(history[:-1])
-        self.target.hold(history[:-1], progress)
+        self.stats.cached_prompt_tokens += self.target.hold(history[:-1], progress)
         if isinstance(self.drafter, Reader):
             self.drafter.read(history, self.schedule.round(len(history), self.target.n_ctx - len(history)))
         self.stats.seconds["prefill"] += time.perf_counter() - began

@@ -119,10 +119,11 @@ class Engine:
             )
         corpus = self._indexed(drafting)
         loaded = self._loaded
-        if loaded is None or loaded.model.path != named:
+        if wanted is not None and (loaded is None or loaded.model.path != wanted):
             shared = _compared(self.target.model.path, wanted)
-            self._loaded = None if wanted is None else self._load_draft(wanted, progress)
-            self.shared_vocab = shared
+            self._loaded, self.shared_vocab = self._load_draft(wanted, progress), shared
+        elif loaded is not None and loaded.model.path != named:
+            self._loaded, self.shared_vocab = None, None
         self.drafting, self._corpus = drafting, corpus
         if self.experience is not None:
             self.experience.keep()
@@ -229,6 +230,11 @@ class Engine:
     def tokenize(self, text: str) -> Tokens:
         """Token ids of a text to be continued as it stands; control tokens may be spelled out."""
         return self.target.model.vocab.tokenize(text, special=True)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether there is a chat template: one that was asked for, or the model's."""
+        return self.loading.chat_template is not None or self.target.model.chat_template is not None
 
     @functools.cached_property
     def template(self) -> ChatTemplate:

@@ -86,10 +86,17 @@ class Session:
         self.forgotten = self._told = 0
 
     @property
+    def last_question(self) -> str | None:
+        """The text of the user's last message, None before the first."""
+        return self._last("user")
+
+    @property
     def last_answer(self) -> str | None:
         """The text of the last answer, None before the first."""
-        answers = (m["content"] for m in reversed(self.messages) if m["role"] == "assistant")
-        return next(answers, None)
+        return self._last("assistant")
+
+    def _last(self, role: str) -> str | None:
+        return next((m["content"] for m in reversed(self.messages) if m["role"] == role), None)
 
     def answer(
         self,

@@ -228,15 +228,16 @@ class Context:
         self._n_settled = self._n_held
         return self._n_held
 
-    def hold(self, text: Tokens, progress: FeedProgress | None = None) -> None:
+    def hold(self, text: Tokens, progress: FeedProgress | None = None) -> int:
         """Makes the text exactly ``text``, whoever used it before: aligns it and feeds the rest.
 
-        progress and what is raised: as for :meth:`feed`.
+        Returns how many of its tokens were held already. progress and what is raised: as for :meth:`feed`.
         """
         held = self.align(text)
         if held < len(text):
             self.feed(text[held:], progress)
             self.rollback_strategy.pin(self.n_read)
+        return held
 
     def rollback(self, keep: int) -> None:
         """Takes back every token past the first ``keep``.

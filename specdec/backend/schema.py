@@ -36,8 +36,7 @@ class Converter(SchemaConverter):
         return '"' + "".join(ESCAPES.get(c, c) for c in literal) + '"'
 
     def _generate_constant_rule(self, value: object) -> str:
-        text = json.dumps(value, ensure_ascii=False)
-        return '"' + "".join(ESCAPES.get(c, c) for c in text) + '"'
+        return self._format_literal(json.dumps(value, ensure_ascii=False))
 
 
 def gbnf_from_json_schema(schema: str) -> str:
