@@ -31,9 +31,7 @@ class Person:
         env: dict[str, str],
         cwd: Path,
         columns: int = 60,
-        masked: bool = False,
     ) -> None:
-        """masked: SIGUSR1 is blocked, so that the program can wait for it."""
         self.raw = ""  # what the terminal was sent
         self.terminal = Screen(columns, ROWS)
         self._parser = pyte.Stream(self.terminal)
@@ -45,7 +43,6 @@ class Person:
             cwd=str(cwd),
             timeout=PATIENCE,
             encoding="utf-8",
-            preexec_fn=_masked if masked else None,
         )
         self.process.logfile_read = self
         self.process.delaybeforesend = None
@@ -118,7 +115,3 @@ class Person:
     def _code(self) -> int:
         killed = self.process.signalstatus
         return int(self.process.exitstatus) if killed is None else -int(killed)
-
-
-def _masked() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})

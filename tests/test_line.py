@@ -27,15 +27,19 @@ from specdec.errors import UsageError
 
 READY = r">(?: |[\s\S]*\x1b\[\?25h)$"  # a prompt, and the cursor shown behind it
 
-# Reads turns until the end and prints each. Its arguments: the history, a default, what to do between turns.
+# Reads turns until the end and prints each. Its arguments: the history, a default, what to do
+# between turns, and how many bytes will be typed ahead then.
 DRIVER = """
-import logging, signal, sys
+import logging, signal, sys, time
+from array import array
 from contextlib import ExitStack
+from fcntl import ioctl
 from pathlib import Path
+from termios import FIONREAD
 logging.basicConfig(format="warning: %(message)s")
 from specdec.cli.interrupts import interruptible
 from specdec.cli.line import lines
-history, default, between = sys.argv[1:]
+history, default, between, ahead = sys.argv[1:]
 COMMANDS = {"/help": "show the commands", "/history": "show the turns", "/model": "change the model"}
 turns = lines(COMMANDS, lambda command, typed: [
     name for name in ("tiny", "target", "wide") if command == "/model" and name.startswith(typed)
@@ -54,10 +58,15 @@ with ExitStack() as stack:
         except EOFError:
             print("ended", flush=True)
             break
-        if between == "busy":
+        if int(ahead):
             with turns.busy():
                 print("working", flush=True)
-                signal.sigwait([signal.SIGUSR1])
+                while True:  # until what is typed ahead has come through the terminal
+                    waiting = array("i", [0])
+                    ioctl(0, FIONREAD, waiting)
+                    if waiting[0] == int(ahead):
+                        break
+                    time.sleep(0.01)
                 print("worked", flush=True)
         if between == "interruptible":
             kept = signal.set_wakeup_fd(-1)
@@ -97,12 +106,13 @@ def sit(tmp_path: Path) -> Iterator[Sit]:
         *,
         default: str = "",
         between: str = "",
+        ahead: int = 0,
         columns: int = 60,
         redirect: str = "",
         prefix: str = "",
         **env: str,
     ) -> Typist:
-        arguments = [sys.executable, str(driver), str(history), default, between]
+        arguments = [sys.executable, str(driver), str(history), default, between, str(ahead)]
         command = ["sh", "-c", f'{prefix} exec "$@" {redirect}', "sh", *arguments]
         clean = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "LC_ALL")}
         env = {
@@ -112,7 +122,7 @@ def sit(tmp_path: Path) -> Iterator[Sit]:
             "PYTHONUTF8": "1",
             **env,
         }
-        person = Typist(command, columns=columns, env=env, cwd=tmp_path, masked=between == "busy")
+        person = Typist(command, columns=columns, env=env, cwd=tmp_path)
         people.append(person)
         person.sees(READY)
         return person
@@ -318,11 +328,11 @@ def test_the_editor_gives_the_signals_back(sit: Sit) -> None:
 
 
 def test_what_is_typed_ahead_waits_for_the_next_line(sit: Sit) -> None:
-    person = sit(between="busy")
+    ahead = "and then" + BACKSPACE + BACKSPACE + BACKSPACE + BACKSPACE + "what"
+    person = sit(ahead=len(ahead))
     person.types("go\r")
     person.sees("working")
-    person.types("and then" + BACKSPACE + BACKSPACE + BACKSPACE + BACKSPACE + "what")
-    person.process.kill(signal.SIGUSR1)
+    person.types(ahead)
     assert "what" not in person.sees("worked")
     person.sees(READY)
     person.shows("> and what")
@@ -425,7 +435,7 @@ def piped(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     def start(stdin: int | IO[bytes] = subprocess.PIPE) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, str(tmp_path / "history"), "", ""],
+            [sys.executable, "-c", DRIVER, str(tmp_path / "history"), "", "", "0"],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -466,7 +476,7 @@ def test_a_stream_that_cannot_be_read_is_named() -> None:
 
 
 def test_a_closed_stdin_is_the_end(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", DRIVER, str(tmp_path / "history"), "", ""]
+    command = [sys.executable, "-c", DRIVER, str(tmp_path / "history"), "", "", "0"]
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *command],
         capture_output=True,
