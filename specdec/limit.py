@@ -30,12 +30,12 @@ def perfect_rate(
     accepted: the tokens accepted in each round of a fixed length, at least one round. length: that length.
     target: C, seconds by rows. drafter: d, seconds. longest: no draft is longer.
     """
-    chances = _chances(accepted, length, max(longest, length))
-    costs = [target(j + 1) + j * drafter for j in range(len(chances))]
+    odds = chances(accepted, length, max(longest, length))
+    costs = [target(j + 1) + j * drafter for j in range(len(odds))]
     rate = 0.0
     while True:  # Dinkelbach: what a token is worth follows from the rate, and the rate from the best choices
         tokens = seconds = 0.0
-        for r, chance in enumerate(chances):
+        for r, chance in enumerate(odds):
             j = max(range(r + 1), key=lambda j: j + 1 - rate * costs[j])
             tokens += chance * (j + 1)
             seconds += chance * costs[j]
@@ -44,18 +44,18 @@ def perfect_rate(
         rate = tokens / seconds
 
 
-def _chances(accepted: Sequence[int], length: int, longest: int) -> list[float]:
-    """How likely R is 0, 1, … longest, where longest stands for all that is more."""
+def chances(accepted: Sequence[int], length: int, longest: int) -> list[float]:
+    """How likely R is 0, 1, … longest, where longest stands for all that is more; see ``perfect_rate``."""
     n = len(accepted)
-    chances = [accepted.count(i) / n for i in range(length)] + [0.0] * (longest + 1 - length)
+    odds = [accepted.count(i) / n for i in range(length)] + [0.0] * (longest + 1 - length)
     whole = sum(a >= length for a in accepted)
     rate = sum(accepted) / (sum(accepted) + n - whole) if whole < n else 1.0
     alive = whole / n
     for r in range(length, longest):
-        chances[r] = alive * (1.0 - rate)
+        odds[r] = alive * (1.0 - rate)
         alive *= rate
-    chances[longest] += alive
-    return chances
+    odds[longest] += alive
+    return odds
 
 
 class Curve:

@@ -10,13 +10,14 @@ import llama_cpp
 import numpy as np
 import pytest
 import tiny_architectures
-from neartie import assert_same_run, measured_difference
+from neartie import assert_same_run
 
 from specdec.acceptance import BlockVerification
 from specdec.backend import Abort, Context, Model
 from specdec.decoder import Decoder
 from specdec.drafters import DraftBlock, Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from specdec.errors import AbortedError
+from specdec.neartie import measured_difference
 from specdec.sampling import Sampler
 from specdec.schedule import FixedSchedule, Horizon
 from specdec.settings import SamplingParams

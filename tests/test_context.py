@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from neartie import measured_difference
 
 from specdec.acceptance import BlockVerification
 from specdec.backend import Abort, Context, Model
@@ -19,6 +18,7 @@ from specdec.backend.memory import Memory
 from specdec.decoder import Decoder
 from specdec.drafters import LookupDrafter, ModelDrafter, NoDrafter
 from specdec.errors import AbortedError, ContextFullError, RollbackError, UsageError
+from specdec.neartie import measured_difference
 from specdec.rollback import State
 from specdec.sampling import Sampler
 from specdec.schedule import FixedSchedule

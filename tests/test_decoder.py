@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from neartie import assert_same_run, measured_difference
+from neartie import assert_same_run
 from scipy import stats as scipy_stats
 
 from specdec.acceptance import BlockVerification, Rule, TokenRejection, Typical
@@ -19,6 +19,7 @@ from specdec.decoder import Decoder, Step
 from specdec.drafters import DraftBlock, Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from specdec.errors import UsageError
 from specdec.experience import Experience
+from specdec.neartie import measured_difference
 from specdec.sampling import Sampler
 from specdec.schedule import FixedSchedule, Horizon, Schedule
 from specdec.settings import SamplingParams

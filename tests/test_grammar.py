@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import llama_cpp
-import neartie
 import numpy as np
 import pytest
 import tiny
@@ -21,6 +20,7 @@ from specdec.backend import Candidates, Chain, Model
 from specdec.distribution import Distribution
 from specdec.errors import DecodeError
 from specdec.grammar import Grammar, TokenTree, from_json_schema
+from specdec.neartie import measured_difference
 from specdec.sampling import Sampler
 
 SCHEMA = json.dumps(
@@ -163,7 +163,7 @@ def test_fifty_seeds_of_json_plain_and_speculative(tmp_path: Path) -> None:
     loading = Loading(n_ctx=256, threads=1)
     with Engine(target, cousin, loading=loading, longest_draft=16) as engine:
         vocab = engine.target.model.vocab
-        assert neartie.measured_difference(engine.target, np.arange(300, 340, dtype=np.int32)) == 0.0
+        assert measured_difference(engine.target, np.arange(300, 340, dtype=np.int32)) == 0.0
         accepted = 0
         for seed in range(50):
             prompt = engine.tokenize(f"the {seed} of")
