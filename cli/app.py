@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 from specdec import __version__
 from specdec.errors import SpecdecError
 
-from . import bench, chat, completion, generate, models
+from . import bench, chat, check, completion, generate, models
 
 INTERRUPTED = 130
 
@@ -52,6 +52,7 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("bench")(bench.bench)
+app.command("check")(check.check)
 app.add_typer(models.app, name="models")
 
 

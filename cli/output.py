@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
 from specdec.errors import AbortedError, SpecdecError, UsageError
+from specdec.whole_file import replacing
 
 
 @contextmanager
@@ -60,21 +61,19 @@ def replaced(path: Path) -> Iterator[TextIO]:
     """A stream whose text becomes the file's contents when the block ends without an exception."""
     mode = _mode(path)
     real = Path(os.path.realpath(path))  # a link stays a link
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=".specdec-", dir=real.parent)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write in its directory: {error.strerror}") from error
-    try:
-        with open(descriptor, "w", encoding="utf-8", newline="") as stream:
-            os.chmod(name, mode)
+    with ExitStack() as stack:
+        try:
+            raw = stack.enter_context(replacing(real, mode))
+        except OSError as error:
+            raise UsageError(f"{path}: cannot write in its directory: {error.strerror}") from error
+        stream = TextIOWrapper(raw, encoding="utf-8", newline="")
+        try:
             yield stream
             stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(name, real)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
+            os.fsync(raw.fileno())
+        finally:
+            with suppress(OSError):  # what could not be written has been said
+                stream.detach()
 
 
 def _opened(path: Path) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from .backend import Vocabulary
 from .errors import UsageError
 from .kernels import SuffixAutomaton
 from .tokens import Tokens
+from .whole_file import keep
 
 
 def index(files: Sequence[Path], vocab: Vocabulary, name: str, cache: Path) -> SuffixAutomaton:
@@ -46,12 +46,9 @@ def _tokens(file: Path, vocab: Vocabulary, name: str, cache: Path) -> Tokens:
     except (OSError, ValueError, EOFError):  # not there yet, or broken
         pass
     tokens = vocab.tokenize(text, special=False)
-    draft = kept.with_name(f"{kept.name}.{os.getpid()}.tmp")
-    with contextlib.suppress(OSError):  # a cache that cannot be written to only costs time
-        cache.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as out:
-            np.save(out, tokens)
-        draft.replace(kept)
+    out = io.BytesIO()
+    np.save(out, tokens)
+    keep(kept, out.getvalue())
     return tokens
 
 

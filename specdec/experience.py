@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from .calibration import Calibration
 from .costs import SMALL, CostCurve, Pace
+from .whole_file import keep
 
 VERSION = 1
 FIRST_BALANCE = 3.0  # tokens of plain decoding that an untried pair may lose
@@ -74,11 +74,7 @@ class Experience:
             "drafters": {name: curve.remember() for name, curve in self._drafters.items()},
             "acceptance": {name: known.remember() for name, known in self._acceptance.items()},
         }
-        draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(known), "utf-8")
-            draft.replace(self.path)
+        keep(self.path, json.dumps(known).encode())
 
     def _load(self, path: Path) -> None:
         """Takes up what is written there; a file that is missing, broken or outdated says nothing."""

@@ -21,6 +21,11 @@ State = npt.NDArray[np.uint8]
 # What a pass of its own costs, in tokens of a longer one, where drafting pays (BF16 on a CPU: about 10).
 PASS_WORTH = 16
 
+# Of a recurrent state. Each adds 3 nodes a layer to llama.cpp's graph, of bounded size (graph_max_nodes);
+# past it the process is aborted: measured between 16 and 20 for Nemotron-H, 24 and 28 for LFM2. Longer drafts
+# use checkpoints.
+MOST_SNAPSHOTS = 8
+
 
 class Memory(Protocol):
     """What a strategy needs of a context's memory (:class:`specdec.backend.memory.Memory`)."""
@@ -235,12 +240,18 @@ def probe(text: Text, n_vocab: int) -> None:
             break
 
 
+def expected(*, recurrent: bool, n_snapshots: int) -> type[Strategy]:
+    """The strategy that is tried first, and that should do."""
+    if n_snapshots:
+        return Snapshots
+    return Checkpoints if recurrent else CellRemoval
+
+
 def _candidates(memory: Memory) -> Iterator[Strategy]:
-    if memory.n_snapshots:
-        yield Snapshots(memory)
-    elif not memory.recurrent:
-        yield CellRemoval(memory)
-    yield Checkpoints(memory)
+    first = expected(recurrent=memory.recurrent, n_snapshots=memory.n_snapshots)
+    yield first(memory)
+    if first is not Checkpoints:
+        yield Checkpoints(memory)
     yield Strategy(memory)
 
 

@@ -33,9 +33,6 @@ Rows = npt.NDArray[np.float32]
 FeedProgress = Callable[[int, int], None]
 
 SHORTEST = 8  # tokens: what finding out how the memory rolls back takes
-# Each adds 3 nodes a layer to llama.cpp's graph, whose size is bounded (graph_max_nodes); past it the process
-# is aborted: measured between 16 and 20 for Nemotron-H, 24 and 28 for LFM2. Longer drafts use checkpoints.
-MOST_SNAPSHOTS = 8
 
 
 class Context:
@@ -120,7 +117,7 @@ class Context:
         params.n_ubatch = params.n_batch
         params.n_seq_max = 1
         # Honoured by some architectures only. llama.cpp aborts the process unless n_ubatch > n_rs_seq + 1.
-        params.n_rs_seq = min(self._longest_draft, MOST_SNAPSHOTS, self.n_ctx - 2)
+        params.n_rs_seq = min(self._longest_draft, rollback.MOST_SNAPSHOTS, self.n_ctx - 2)
         params.n_outputs_max = self.n_outputs
         params.n_outputs_max_per_seq = self.n_outputs
         params.n_threads = params.n_threads_batch = threads

@@ -12,14 +12,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import llama_cpp
+from llama_cpp import _ggml
+
+from ..room import Device
 
 Result = TypeVar("Result")
 
 LOG = logging.getLogger("specdec.llama")
 STDERR = 2
+GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU and _IGPU
 LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 
 _errors: deque[str] = deque(maxlen=8)
@@ -87,6 +91,41 @@ def stderr_captured() -> Iterator[Callable[[], str]]:
 def supports_gpu() -> bool:
     """Whether this build of llama.cpp can offload to a GPU (``llama_supports_gpu_offload``)."""
     return bool(llama_cpp.llama_supports_gpu_offload())
+
+
+def devices() -> tuple[Device, ...]:
+    """The GPUs this build can use and their memory (``ggml_backend_dev_memory``).
+
+    Empty without one, and where the library does not say: nothing is claimed that was not measured.
+    """
+    if not supports_gpu():
+        return ()
+    start()
+    return tuple(_gpus(getattr(_ggml, "libggml", None)))
+
+
+def _gpus(library: Any) -> Iterator[Device]:
+    """ctypes knows no types of these functions: the binding has none of them."""
+    try:
+        count, get, kind = (getattr(library, f"ggml_backend_dev_{name}") for name in ("count", "get", "type"))
+        name, memory = library.ggml_backend_dev_name, library.ggml_backend_dev_memory
+    except AttributeError:
+        return
+    count.restype, get.restype, kind.restype, name.restype = (
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_char_p,
+    )
+    memory.restype = None
+    for i in range(count()):
+        device = ctypes.c_void_p(get(ctypes.c_size_t(i)))
+        if kind(device) not in GPU_TYPES:
+            continue
+        free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
+        memory(device, ctypes.byref(free), ctypes.byref(total))
+        if total.value:  # some drivers do not tell
+            yield Device(name(device).decode("utf-8", "replace"), free.value, total.value)
 
 
 def default_threads() -> int:

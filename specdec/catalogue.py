@@ -1,0 +1,229 @@
+"""Every GGUF of a folder as a drafter for one target, from headers that are read once and then remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .errors import UsageError
+from .gguf_file import GGUFFile
+from .model_facts import ModelFacts
+from .pair import Vocabularies, compared
+from .prediction import Prediction, predict
+from .whole_file import keep
+
+FORMAT = 1
+MOST_VERDICTS = 2000
+PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+
+Stamp = list[list[Any]]  # name, size in bytes and time of change (ns) of each file of a model
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A file that could be looked at. prediction: None where its vocabulary is another one."""
+
+    path: Path
+    facts: ModelFacts
+    vocabularies: Vocabularies
+    prediction: Prediction | None
+
+
+@dataclass(frozen=True)
+class Unsuitable:
+    """A file that is no drafter for anything, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """candidates: those that can draft, the most promising first, then those with another vocabulary."""
+
+    candidates: tuple[Candidate, ...]
+    unsuitable: tuple[Unsuitable, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values, for JSON."""
+        return {
+            "candidates": [
+                {
+                    "path": str(c.path),
+                    **{key: value for key, value in c.facts.as_dict().items() if key != "shape"},
+                    "vocabularies": asdict(c.vocabularies),
+                    "prediction": None if c.prediction is None else asdict(c.prediction),
+                }
+                for c in self.candidates
+            ],
+            "unsuitable": [{"path": str(u.path), "reason": u.reason} for u in self.unsuitable],
+        }
+
+
+def rank(target: GGUFFile, folder: Path, cache: Path) -> Ranking:
+    """Ranks every model in ``folder``, and in the folders below it, as a drafter for the target.
+
+    What headers said is kept in ``cache``, a directory, and holds as long as the files' sizes and times of
+    change do. Split models count once. Raises UsageError for a folder that cannot be read, or whose target
+    is no text-generation model.
+    """
+    target.require_text_generation()
+    memory = _Remembered(cache / "catalogue" / f"{_name(folder)}.json")
+    ours = ModelFacts.of(target)
+    own = {_identity(part) for part in target.parts}
+    candidates, unsuitable = [], []
+    for path, stamp in _models(folder):
+        if _identity(path) in own:
+            unsuitable.append(Unsuitable(path, "this is the target itself"))
+            continue
+        found = memory.facts(path, stamp)
+        if isinstance(found, str):
+            unsuitable.append(Unsuitable(path, found))
+            continue
+        words = memory.vocabularies(ours, target, found, path)
+        can = words.shared is not None
+        candidates.append(Candidate(path, found, words, predict(ours, found) if can else None))
+    memory.keep()
+    return Ranking(tuple(sorted(candidates, key=_order)), tuple(unsuitable))
+
+
+def _order(candidate: Candidate) -> tuple[bool, float, int, Path]:
+    """The fastest first; at equal promise, and where nothing is promised, the smallest."""
+    guess = candidate.prediction
+    return guess is None, -round(guess.speedup, 2) if guess else 0.0, candidate.facts.dense, candidate.path
+
+
+def _models(folder: Path) -> Iterator[tuple[Path, Stamp]]:
+    """Every .gguf below the folder, once, with its stamp; of split models the first part."""
+    if not folder.is_dir():
+        what = "this is no folder" if folder.exists() else "no such folder"
+        raise UsageError(f"--drafts {folder}: {what}; name the one your .gguf files are in")
+    seen: set[tuple[int, int]] = set()
+    for place, folders, names in os.walk(folder, onerror=_unreadable(folder)):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        wanted = sorted(name for name in names if name.lower().endswith(".gguf") and not name.startswith("."))
+        for name in wanted:
+            part = PART.fullmatch(name)
+            if part and int(part[2]) > 1 and f"{part[1]}-00001-of-{part[3]}.gguf" in names:
+                continue
+            path = Path(place, name)
+            parts = [name]
+            if part and int(part[2]) == 1:
+                parts = [n for n in wanted if (p := PART.fullmatch(n)) and (p[1], p[3]) == (part[1], part[3])]
+            identity = _identity(path)
+            if identity not in seen:  # a link to a file that was there already
+                seen.add(identity)
+                yield path, [_stat(Path(place, n)) for n in parts]
+
+
+def _unreadable(folder: Path) -> Any:
+    def fail(error: OSError) -> None:
+        if Path(error.filename) == folder:  # one below it is skipped
+            raise UsageError(f"--drafts {folder}: cannot be read: {error.strerror}") from error
+
+    return fail
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+        return status.st_dev, status.st_ino
+    except OSError:  # a link that leads nowhere; reading it will say so
+        return -1, hash(path)
+
+
+def _stat(path: Path) -> list[Any]:
+    try:
+        status = path.stat()
+        return [path.name, status.st_size, status.st_mtime_ns]
+    except OSError:
+        return [path.name, -1, -1]
+
+
+def _name(folder: Path) -> str:
+    return hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:24]
+
+
+class _Remembered:
+    """What earlier runs have read of one folder; a file that is missing, broken or outdated says nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = self._load()
+        self._files: dict[str, dict[str, Any]] = {}  # of this run alone: what has vanished is forgotten
+        self._verdicts: dict[str, dict[str, Any]] = dict(self._known["verdicts"])
+        self._changed = False
+
+    def facts(self, path: Path, stamp: Stamp) -> ModelFacts | str:
+        """What the header says; or why there is nothing to be said."""
+        known = self._known["files"].get(str(path), {})
+        found = _recalled(known, stamp)
+        if found is None:
+            found = _read(path)
+            known = {"stamp": stamp, "facts": found if isinstance(found, str) else found.as_dict()}
+            self._changed = True
+        self._files[str(path)] = known
+        return found
+
+    def vocabularies(
+        self, ours: ModelFacts, target: GGUFFile, theirs: ModelFacts, path: Path
+    ) -> Vocabularies:
+        """The verdict on two vocabularies; the file is read again where no other had the same one."""
+        key = f"{ours.vocabulary} {theirs.vocabulary}"
+        try:
+            return Vocabularies.from_dict(self._verdicts[key])
+        except (KeyError, TypeError):
+            found = compared(target, GGUFFile.read(path))
+        self._verdicts[key] = asdict(found)
+        self._changed = True
+        return found
+
+    def keep(self) -> None:
+        """Writes it down, where there is anything new."""
+        if not self._changed and len(self._files) == len(self._known["files"]):
+            return
+        verdicts = dict(list(self._verdicts.items())[-MOST_VERDICTS:])
+        known = {"format": FORMAT, "version": __version__, "files": self._files, "verdicts": verdicts}
+        text = json.dumps(known).encode()  # in ASCII, whatever bytes are in names
+        keep(self._path, _checksum(text) + b"\n" + text)
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        nothing: dict[str, dict[str, Any]] = {"files": {}, "verdicts": {}}
+        try:
+            checksum, _, text = self._path.read_bytes().partition(b"\n")
+            known = json.loads(text) if checksum == _checksum(text) else {}
+        except (OSError, ValueError):
+            return nothing
+        if (known.get("format"), known.get("version")) != (FORMAT, __version__):
+            return nothing
+        return {key: known[key] for key in nothing}
+
+
+def _checksum(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest().encode()
+
+
+def _recalled(known: Mapping[str, Any], stamp: Stamp) -> ModelFacts | str | None:
+    try:
+        if known["stamp"] != stamp:
+            return None
+        facts = known["facts"]
+        return facts if isinstance(facts, str) else ModelFacts.from_dict(facts)
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def _read(path: Path) -> ModelFacts | str:
+    try:
+        file = GGUFFile.read(path)
+        file.require_text_generation()
+        return ModelFacts.of(file)
+    except UsageError as error:
+        return str(error).removeprefix(f"{path}: ").removesuffix("; give a text-generation GGUF instead")
