@@ -1,4 +1,4 @@
-"""``specdec check``: is this pair right, and what will it bring? Told from headers, before anything is loaded."""
+"""``specdec check``: is this pair right, and what will it bring? Told from headers, or measured."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec.errors import UsageError
+from specdec.errors import SpecdecError, UsageError
+from specdec.settings import Drafting
 
 from . import jsontext
-from .options import OUTPUT, ModelOptions, option, takes
+from .options import OUTPUT, DraftOptions, ModelOptions, option, takes
+from .statusbar import encodable
 
 if TYPE_CHECKING:
-    from specdec.gguf_file import GGUFFile
     from specdec.room import Device
+
+RUN = "Measuring"
+LARGEST_SEED = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -28,22 +32,44 @@ class CheckOptions:
         option("--drafts", once=True, metavar="DIR",
                help="Rank every GGUF in a folder, and in those below it, as a drafter for the target."),
     ] = None  # fmt: skip
+    run: Annotated[
+        bool,
+        option("--run", panel=RUN,
+               help="Load the pair and measure it: what passes cost, acceptance on prompts of five kinds, "
+               "the speed-up; and audit that drafting changes nothing, greedy and sampled. Takes minutes; "
+               "exits 1 when the audit fails."),
+    ] = False  # fmt: skip
+    tokens: Annotated[
+        int,
+        option("-n", "--tokens", panel=RUN, min=8, max=1 << 16, metavar="N",
+               help="Tokens for each prompt, four times."),
+    ] = 64  # fmt: skip
+    seed: Annotated[
+        int, option("--seed", "-s", panel=RUN, min=0, max=LARGEST_SEED, metavar="N", help="Of sampled runs.")
+    ] = 1  # fmt: skip
     json_: Annotated[bool, option("--json", panel=OUTPUT, help="Print one JSON object.")] = False
-    quiet: Annotated[bool, option("--quiet", "-q", panel=OUTPUT, help="No progress of downloads.")] = False
+    quiet: Annotated[bool, option("--quiet", "-q", panel=OUTPUT, help="No progress bars.")] = False
+    verbose: Annotated[
+        bool, option("--verbose", "-v", panel=OUTPUT, help="Show llama.cpp's log on stderr.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.run and self.drafts is not None:
+            raise UsageError("--drafts reads headers alone: name one of them with --draft to --run it")
 
 
-@takes(CheckOptions, ModelOptions)
-def check(asked: CheckOptions, models: ModelOptions) -> None:
+@takes(CheckOptions, ModelOptions, DraftOptions)
+def check(asked: CheckOptions, models: ModelOptions, drafts: DraftOptions) -> None:
     """Say whether a pair is right, what memory it needs, and what it may bring.
 
-    Reads headers alone: architectures, sizes, vocabularies, context lengths, chat templates, memory needed
-    and memory there is. Exits 2 when the pair cannot work.
+    Reads headers alone, unless asked to --run: architectures, sizes, vocabularies, context lengths, chat
+    templates, memory needed and memory there is. Exits 2 when the pair cannot work.
 
     [bold]Examples[/bold]
 
     specdec check -m big.gguf -md small.gguf
 
-    specdec check -m big.gguf -c 32768
+    specdec check -m big.gguf -md small.gguf --run
 
     specdec check -m big.gguf --drafts ~/models
 
@@ -54,57 +80,63 @@ def check(asked: CheckOptions, models: ModelOptions) -> None:
             raise UsageError("--drafts looks for a drafter and --draft names one: give one of them")
         _rank(asked, models, asked.drafts)
         return
-    _judge(asked, models)
+    _judge(asked, models, drafts.drafting())
 
 
 def _rank(asked: CheckOptions, models: ModelOptions, folder: Path) -> None:
     from specdec.catalogue import rank
+    from specdec.gguf_file import GGUFFile
     from specdec.registry import cache_dir
 
     from .check_table import ranking_as_text
+    from .locate import locate_pair
 
-    target, _ = _pair(asked, models)
-    ranking = rank(target, folder.expanduser(), cache_dir())
+    path, _ = locate_pair(models, Drafting(drafter="none"), quiet=asked.quiet)
+    ranking = rank(GGUFFile.read(path), folder.expanduser(), cache_dir())
     if asked.json_:
-        sys.stdout.write(jsontext.line({"target": str(target.path), **ranking.as_dict()}, sys.stdout))
+        _write(jsontext.line({"target": str(path), **ranking.as_dict()}, sys.stdout))
         return
-    sys.stdout.write(ranking_as_text(target.path, folder, ranking))
+    _write(ranking_as_text(path, folder, ranking))
 
 
-def _judge(asked: CheckOptions, models: ModelOptions) -> None:
+def _judge(asked: CheckOptions, models: ModelOptions, drafting: Drafting) -> None:
+    from specdec.gguf_file import GGUFFile
     from specdec.pair import judge
     from specdec.room import room
 
     from .check_table import pair_as_text
+    from .locate import locate_pair
 
-    target, draft = _pair(asked, models)
+    if asked.run and drafting.drafter == "none":
+        raise UsageError("--drafter none decodes plainly: there is nothing to --run a check of")
+    files = locate_pair(models, drafting, quiet=asked.quiet)
+    target, draft = (None if path is None else GGUFFile.read(path) for path in files)
+    assert target is not None
     loading = models.loading()
     pair = judge(target, draft, room(), _devices(loading.gpu_layers), loading=loading)
+    names = {"model": str(files[0]), "draft_model": None if files[1] is None else str(files[1])}
+    found = {**names, **pair.as_dict()}
+    if not asked.json_:
+        _write(pair_as_text(pair, *files))
+    measured = None
+    if asked.run and pair.verdict != "cannot":
+        from . import check_run
+
+        measured = check_run.measure(files, loading, drafting, asked)
+        found["run"] = measured.as_dict()
+        if not asked.json_:
+            _write(check_run.as_text(measured))
     if asked.json_:
-        files = {"model": str(target.path), "draft_model": None if draft is None else str(draft.path)}
-        sys.stdout.write(jsontext.line({**files, **pair.as_dict()}, sys.stdout))
-    else:
-        sys.stdout.write(pair_as_text(pair, target.path, None if draft is None else draft.path))
+        _write(jsontext.line(found, sys.stdout))
     if pair.verdict == "cannot":
         raise typer.Exit(UsageError.exit_code)
+    if measured is not None and not measured.found.passed:
+        raise typer.Exit(SpecdecError.exit_code)
 
 
-def _pair(asked: CheckOptions, models: ModelOptions) -> tuple[GGUFFile, GGUFFile | None]:
-    """The headers of the models named; without any, of the demonstration pair."""
-    from specdec.gguf_file import GGUFFile
-    from specdec.registry import Registry
-
-    from .locate import fetch
-
-    registry = Registry.load()
-    named = registry.default if models.model is None else models.model
-    if named is None:
-        raise UsageError("no --model given, and models.toml names no default")
-    draft = models.draft
-    if draft is None and models.model is None and asked.drafts is None:
-        draft = registry.resolve(named).draft
-    target = GGUFFile.read(fetch(registry, named, quiet=asked.quiet))
-    return target, None if draft is None else GGUFFile.read(fetch(registry, draft, quiet=asked.quiet))
+def _write(text: str) -> None:
+    sys.stdout.write(encodable(text, sys.stdout))
+    sys.stdout.flush()
 
 
 def _devices(gpu_layers: int | None) -> tuple[Device, ...]:

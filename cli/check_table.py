@@ -31,8 +31,8 @@ def pair_as_text(pair: Pair, target: Path, draft: Path | None) -> str:
     lines += _together(pair)
     for finding in pair.findings:
         mark = "cannot: " if finding.refusal else "note: "
-        lines += ["", *_wrapped(f"{mark}{finding.what}"), *_wrapped(finding.means, "  ")]
-        lines += _wrapped(f"do: {finding.do}", "  ")
+        lines += ["", *wrapped(f"{mark}{finding.what}"), *wrapped(finding.means, "  ")]
+        lines += wrapped(f"do: {finding.do}", "  ")
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -102,20 +102,20 @@ def ranking_as_text(target: Path, folder: Path, ranking: Ranking) -> str:
     """The candidates from the best down, those with another vocabulary, and the files that are none."""
     fits = [c for c in ranking.candidates if c.prediction is not None]
     foreign = [c for c in ranking.candidates if c.prediction is None]
-    lines = _wrapped(f"Drafters for {target.name}")
+    lines = wrapped(f"Drafters for {target.name}")
     if fits:
         lines += ["", f"{'speed-up':>8}  {'cost':>5}  {'size':>8}  file", *map(_candidate, fits), ""]
-        lines += _wrapped(
+        lines += wrapped(
             "Predicted from sizes alone: no model has run. cost: of a target pass, by bytes read."
         )
     else:
-        lines += ["", *_wrapped(f"No file in {folder} has the target's vocabulary.")]
+        lines += ["", *wrapped(f"No file in {folder} has the target's vocabulary.")]
     if foreign:
         lines += ["", "With another vocabulary:", *(f"  {cut(c.path.name, WIDTH - 2)}" for c in foreign)]
     if ranking.unsuitable:
         lines += ["", "Not looked at:"]
         for file in ranking.unsuitable:
-            lines += [f"  {cut(file.path.name, WIDTH - 2)}", *_wrapped(file.reason, "    ")]
+            lines += [f"  {cut(file.path.name, WIDTH - 2)}", *wrapped(file.reason, "    ")]
     return "\n".join(lines) + "\n"
 
 
@@ -127,5 +127,6 @@ def _candidate(candidate: Candidate) -> str:
     return f"{gain:>8}  {guess.cost:>5.2f}  {size:>8}  {cut(candidate.path.name, WIDTH - 27)}"
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """The lines of a sentence."""
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
