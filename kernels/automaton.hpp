@@ -37,6 +37,10 @@ class SuffixAutomaton {
         return {text_.data() + match_end_, std::min(limit, text_.size() - match_end_)};
     }
 
+    // How often this very match was the longest one before, and how often that went on as at its last time.
+    int32_t match_tried() const { return states_[static_cast<size_t>(match_state_)].tried; }
+    int32_t match_kept() const { return states_[static_cast<size_t>(match_state_)].kept; }
+
     // The longest end of another text, of n tokens, that occurs in this one: its length, and what followed
     // there, at most `limit` tokens.
     struct Found {
@@ -72,6 +76,8 @@ class SuffixAutomaton {
         int32_t token;       // of the first edge
         int32_t target;      // of the first edge, kNone before there is one
         int32_t other_edges; // the list through Edge::next
+        int32_t tried;       // how often it was the match,
+        int32_t kept;        // and how often its continuation came again
     };
     struct Edge {
         int32_t state;
@@ -82,10 +88,11 @@ class SuffixAutomaton {
     static constexpr int32_t kNone = -1;
 
     void clear_states() {
-        states_.assign(1, {0, kNone, 0, 0, kNone, kNone});
+        states_.assign(1, {0, kNone, 0, 0, kNone, kNone, 0, 0});
         edges_.clear();
         table_.assign(64, kNone);
         last_ = 0;
+        match_state_ = 0;
         match_length_ = 0;
         match_end_ = 0;
     }
@@ -103,6 +110,7 @@ class SuffixAutomaton {
     }
 
     void append(int32_t token) {
+        judge_match(token);
         const auto end = static_cast<int32_t>(text_.size());
         const int32_t fresh = new_state(at(last_).length + 1, 0, end);
         int32_t p = last_;
@@ -133,7 +141,17 @@ class SuffixAutomaton {
             *target = clone;
         }
         at(q).link = clone;
+        at(clone).tried = at(q).tried;
+        at(clone).kept = at(q).kept;
         return clone;
+    }
+
+    // The token that follows a match, which may be what followed it the last time.
+    void judge_match(int32_t token) {
+        if (match_state_ == 0) return;
+        State& match = at(match_state_);
+        ++match.tried;
+        match.kept += text_[match_end_] == token;
     }
 
     // The suffix link of the whole text is its longest end that occurred before.
@@ -141,13 +159,14 @@ class SuffixAutomaton {
         const int32_t match = at(last_).link;
         match_length_ = match == kNone ? 0 : static_cast<size_t>(at(match).length);
         match_end_ = match == kNone ? 0 : static_cast<size_t>(at(match).end);
+        match_state_ = std::max(match, 0);
         if (match > 0) at(match).end = end;
     }
 
     State& at(int32_t state) { return states_[static_cast<size_t>(state)]; }
 
     int32_t new_state(int32_t length, int32_t link, int32_t end) {
-        states_.push_back({length, link, end, 0, kNone, kNone});
+        states_.push_back({length, link, end, 0, kNone, kNone, 0, 0});
         return static_cast<int32_t>(states_.size() - 1);
     }
 
@@ -203,6 +222,7 @@ class SuffixAutomaton {
     std::vector<Edge> edges_;
     std::vector<int32_t> table_;
     int32_t last_ = 0;
+    int32_t match_state_ = 0;  // of the longest end that occurred before; 0 for none
     size_t match_length_ = 0;
     size_t match_end_ = 0;
 };

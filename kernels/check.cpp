@@ -137,6 +137,7 @@ void check_automaton(std::mt19937& rng, size_t capacity) {
             longest = std::max(longest, length);
         }
         expect(automaton.match_length() == longest, "the automaton's match");
+        expect(0 <= automaton.match_kept() && automaton.match_kept() <= automaton.match_tried(), "what was kept");
         const auto [tokens, count] = automaton.continuation(5);
         if (longest == 0) {
             expect(count == 0, "a continuation of nothing");

@@ -195,5 +195,7 @@ NB_MODULE(native, m) {
         .def("find", &find, nb::arg("tokens"), nb::arg("limit"))
         .def("reset", &specdec::SuffixAutomaton::reset)
         .def("__len__", &specdec::SuffixAutomaton::size)
-        .def_prop_ro("match_length", &specdec::SuffixAutomaton::match_length);
+        .def_prop_ro("match_length", &specdec::SuffixAutomaton::match_length)
+        .def_prop_ro("match_tried", &specdec::SuffixAutomaton::match_tried)
+        .def_prop_ro("match_kept", &specdec::SuffixAutomaton::match_kept);
 }

@@ -145,8 +145,11 @@ class SuffixAutomaton:
         self._link = [-1]
         self._length = [0]
         self._end = [0]  # one past where a state's strings last were seen to end
+        self._tried = [0]  # how often a state was the match,
+        self._kept = [0]  # and how often its continuation came again
         self._last = 0
         self._match = (0, 0)
+        self._matched = 0  # the match's state
 
     def extend(self, tokens: Ids) -> None:
         """Appends tokens, int32 [n], contiguous. Raises ValueError for anything else."""
@@ -166,6 +169,16 @@ class SuffixAutomaton:
     def match_length(self) -> int:
         """The length of the longest end of the text that also occurs earlier in it."""
         return self._match[0]
+
+    @property
+    def match_tried(self) -> int:
+        """How often this very match was the longest one before; 0 without a match."""
+        return self._tried[self._matched]
+
+    @property
+    def match_kept(self) -> int:
+        """How often of these what followed was what had followed the last time."""
+        return self._kept[self._matched]
 
     def continuation(self, limit: int) -> Ids:
         """What followed that earlier occurrence: int32 [n], n ≤ limit; empty without one.
@@ -199,6 +212,9 @@ class SuffixAutomaton:
         return length, np.array(self._text[end : end + limit] if length else [], np.int32)
 
     def _append(self, token: int) -> None:
+        if self._matched:
+            self._tried[self._matched] += 1
+            self._kept[self._matched] += self._text[self._match[1]] == token
         self._text.append(token)
         fresh = self._state(self._length[self._last] + 1, 0, len(self._text))
         p = self._last
@@ -212,6 +228,7 @@ class SuffixAutomaton:
         self._last = fresh
         match = self._link[fresh]
         self._match = (self._length[match], self._end[match])
+        self._matched = match
         if match > 0:
             self._end[match] = len(self._text)
 
@@ -223,6 +240,7 @@ class SuffixAutomaton:
             self._next[p][token] = clone
             p = self._link[p]
         self._link[q] = clone
+        self._tried[clone], self._kept[clone] = self._tried[q], self._kept[q]
         return clone
 
     def _state(self, length: int, link: int, end: int) -> int:
@@ -230,6 +248,8 @@ class SuffixAutomaton:
         self._link.append(link)
         self._length.append(length)
         self._end.append(end)
+        self._tried.append(0)
+        self._kept.append(0)
         return len(self._next) - 1
 
 

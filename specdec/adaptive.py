@@ -128,6 +128,9 @@ class AdaptiveRound:
     def could_pay(self, source: str) -> bool:
         return self.ahead(source, 0, 1.0, 1.0) > 0.0
 
+    def considers(self, sure: float) -> bool:
+        return True
+
     def worth(self, draft: DraftBlock) -> float:
         self._shown.append(draft)
         return self._best_cut(draft)[1]

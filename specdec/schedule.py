@@ -8,6 +8,8 @@ from typing import Protocol
 
 from .drafters.draft import DraftBlock
 
+PROMISING = 0.3  # a fixed length does not weigh its drafts: it has to be spared those that mostly fail
+
 
 class Horizon(Protocol):
     """How far the draft of one round may go. A drafter looks no further than ``limit``.
@@ -32,6 +34,10 @@ class Horizon(Protocol):
 
     def could_pay(self, source: str) -> bool:
         """Whether drafts of this drafter would pay, were all of them accepted."""
+        ...
+
+    def considers(self, sure: float) -> bool:
+        """Whether a draft may be worth verifying that cost nothing and is so sure of its first token."""
         ...
 
     def worth(self, draft: DraftBlock) -> float:
@@ -117,6 +123,9 @@ class FixedRound:
 
     def could_pay(self, source: str) -> bool:
         return True
+
+    def considers(self, sure: float) -> bool:
+        return sure >= PROMISING
 
     def worth(self, draft: DraftBlock) -> float:
         return float(len(draft)) if len(draft) >= self.draft_min else 0.0

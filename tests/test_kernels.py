@@ -262,6 +262,42 @@ def test_of_several_occurrences_the_latest_match_is_continued(kernels: ModuleTyp
 
 
 @both
+def test_a_match_knows_how_often_it_went_on_as_before(kernels: ModuleType) -> None:
+    automaton = kernels.SuffixAutomaton()
+    seen = []
+    for token in (7, 1, 7, 2, 8, 7, 2, 9, 7):  # 7 is followed by 1, then by 2, then by 2 again
+        automaton.extend(np.array([token], np.int32))
+        seen.append((automaton.match_length, automaton.match_tried, automaton.match_kept))
+    assert seen == [
+        (0, 0, 0), (0, 0, 0), (1, 0, 0), (0, 0, 0), (0, 0, 0), (1, 1, 0), (2, 0, 0), (0, 0, 0), (1, 2, 1),
+    ]  # fmt: skip
+    automaton.reset()
+    assert (automaton.match_tried, automaton.match_kept) == (0, 0)
+
+
+@both
+@settings(max_examples=100)
+@given(text=st.lists(st.integers(1, 3), max_size=40))
+def test_trials_of_a_single_token_are_counted(kernels: ModuleType, text: list[int]) -> None:
+    """Between tokens that never come again, a match is one token: its trials can be counted by hand."""
+    automaton = kernels.SuffixAutomaton()
+    last: dict[int, int] = {}
+    counts: dict[int, list[int]] = {}
+    fresh = 100
+    for token in text:
+        automaton.extend(np.array([token], np.int32))
+        assert [automaton.match_tried, automaton.match_kept] == counts.get(token, [0, 0])
+        follower = 50 + len(text) % 2 if len(last) % 2 else 60
+        if token in last:
+            tried, kept = counts.get(token, [0, 0])
+            counts[token] = [tried + 1, kept + (last[token] == follower)]
+        last[token] = follower
+        automaton.extend(np.array([follower], np.int32))
+        fresh += 1
+        automaton.extend(np.array([fresh], np.int32))
+
+
+@both
 @settings(max_examples=100)
 @given(text=st.lists(st.integers(0, 2), max_size=60), capacity=st.integers(2, 20))
 def test_memory_is_bounded_by_forgetting_the_older_half(
@@ -290,7 +326,7 @@ def test_native_and_reference_automata_agree_on_longer_texts(seed: int, alphabet
     for i in range(0, 600, 7):
         for automaton in automata:
             automaton.extend(text[i : i + 7])
-        assert len({a.match_length for a in automata}) == 1
+        assert len({(a.match_length, a.match_tried, a.match_kept) for a in automata}) == 1
         assert len({tuple(a.continuation(8).tolist()) for a in automata}) == 1
 
 

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specdec.kernels import SuffixAutomaton
 
+from specdec.adaptive import AdaptiveSchedule
 from specdec.backend import Model
 from specdec.corpus import index
 from specdec.drafters import DraftBlock, SuffixDrafter
 from specdec.errors import UsageError
+from specdec.experience import Experience
 from specdec.gguf_file import GGUFFile
 from specdec.schedule import FixedRound
 from specdec.vocab import fingerprint
@@ -35,7 +37,9 @@ def corpus(tokens: list[int]) -> SuffixAutomaton:
         ([1, 2, 3, 4, 5, 6, 7, 1, 2], 8, [3, 4, 5, 6]),  # two tokens match: four are drafted
         ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3], 8, [4, 5, 6, 7, 1, 2]),
         ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3], 2, [4, 5]),
-        ([1, 2, 3, 9, 1], 8, []),  # one repeated token says next to nothing
+        ([1, 2, 3, 9, 1], 8, []),  # one repeated token says next to nothing,
+        ([1, 2, 8, 1, 2, 9, 1], 8, [2, 9]),  # unless it went on as before,
+        ([1, 2, 8, 1, 3, 9, 1], 8, []),  # which this one did not
         ([5, 5, 5, 5], 8, [5]),
         ([1, 2, 3], 8, []),
         ([1], 8, []),
@@ -48,7 +52,23 @@ def test_what_is_proposed(text: list[int], limit: int, expected: list[int]) -> N
     assert list(block.tokens) == expected
     assert block.source == "suffix"
     assert block.drawn == 0
-    assert list(block.sure) == sorted(block.sure)
+    assert list(block.sure[1:]) == sorted(block.sure[1:])  # each that is right makes the match longer
+
+
+def test_a_schedule_that_weighs_its_drafts_sees_them_all() -> None:
+    horizon = AdaptiveSchedule(Experience(1.0)).round(5, 100)
+    block = SuffixDrafter().propose(np.array([1, 2, 3, 9, 1], np.int32), horizon)
+    assert block.tokens == (2, 3)
+    assert block.sure == pytest.approx((0.2, 1 / 3))
+
+
+def test_a_match_that_went_on_as_before_is_surer() -> None:
+    def first(text: list[int]) -> float:
+        horizon = AdaptiveSchedule(Experience(1.0)).round(len(text), 100)
+        return SuffixDrafter().propose(np.array(text, np.int32), horizon).sure[0]
+
+    untried, kept, changed = first([1, 2, 8, 1]), first([1, 2, 8, 1, 2, 9, 1]), first([1, 2, 8, 1, 3, 9, 1])
+    assert changed < untried < kept
 
 
 def test_a_longer_match_is_surer() -> None:

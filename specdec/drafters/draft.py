@@ -93,6 +93,13 @@ class NoDrafter:
         pass
 
 
-def match_sureness(length: int, n: int) -> tuple[float, ...]:
-    """How sure n tokens are that followed a match of ``length``: each that is right makes it longer."""
-    return tuple((length + i) / (length + i + 4.0) for i in range(n))
+def match_sureness(length: int, n: int, tried: int = 0, kept: int = 0) -> tuple[float, ...]:
+    """How sure n tokens are that followed a match of ``length``: each that is right makes it longer.
+
+    tried, kept: how often this match came before, and how often it went on as the last time; they bear on
+    the first token.
+    """
+    odds = [(length + i) / 4.0 for i in range(n)]
+    if odds:
+        odds[0] *= (kept + 0.5) / (tried - kept + 0.5)
+    return tuple(odd / (1.0 + odd) for odd in odds)

@@ -13,7 +13,6 @@ from .draft import DraftBlock, match_sureness
 if TYPE_CHECKING:
     from ..schedule import Horizon
 
-SHORTEST = 2  # one repeated token says next to nothing
 REACH = 2  # tokens drafted for each token of the match
 WINDOW = 64  # how much of the text's end is looked for in the corpus
 
@@ -23,7 +22,8 @@ class SuffixDrafter:
 
     A suffix automaton finds it in constant amortised time for each token, however long the text is. The
     longer the match, the longer the draft: a match of n tokens proposes at most 2·n ("SuffixDecoding",
-    Oliaro et al. 2024, which also drafts in proportion to the match).
+    Oliaro et al. 2024, which also drafts in proportion to the match). How sure it is of the first one depends
+    on how often the match came before and went on as it had.
 
     corpus: other texts, indexed once and never changed here, in which the end of the text is looked for
     as well; the longer match wins.
@@ -41,13 +41,17 @@ class SuffixDrafter:
             return DraftBlock(source=self.name)
         self._follow(history)
         length, limit = self._automaton.match_length, horizon.limit
+        tried, kept = self._automaton.match_tried, self._automaton.match_kept
         tokens = self._automaton.continuation(limit)
         if self._corpus is not None:
             found, following = self._corpus.find(np.ascontiguousarray(history[-WINDOW:]), limit)
             if found > length and len(following):
-                length, tokens = found, following
-        n = min(len(tokens), REACH * length) if length >= SHORTEST else 0
-        return DraftBlock(tuple(tokens[:n].tolist()), source=self.name, sure=match_sureness(length, n))
+                length, tokens, tried, kept = found, following, 0, 0
+        n = min(len(tokens), REACH * length)
+        sure = match_sureness(length, n, tried, kept)
+        if not (n and horizon.considers(sure[0])):
+            return DraftBlock(source=self.name)
+        return DraftBlock(tuple(tokens[:n].tolist()), source=self.name, sure=sure)
 
     def reset(self) -> None:
         self._automaton.reset()
