@@ -1,4 +1,4 @@
-"""``specdec check``: is this pair right, and what will it bring? Told from headers, before anything is loaded."""
+"""``specdec check``: is this pair right, and what will it bring? Told before anything is loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import jsontext
 from .options import OUTPUT, ModelOptions, option, takes
 
 if TYPE_CHECKING:
-    from specdec.gguf_file import GGUFFile
+    from specdec.registry import Registry
     from specdec.room import Device
 
 
@@ -63,38 +63,36 @@ def _rank(asked: CheckOptions, models: ModelOptions, folder: Path) -> None:
 
     from .check_table import ranking_as_text
 
-    target, _ = _pair(asked, models)
+    target, _ = _files(asked, models)
     ranking = rank(target, folder.expanduser(), cache_dir())
     if asked.json_:
-        sys.stdout.write(jsontext.line({"target": str(target.path), **ranking.as_dict()}, sys.stdout))
+        sys.stdout.write(jsontext.line({"model": str(target), **ranking.as_dict()}, sys.stdout))
         return
-    sys.stdout.write(ranking_as_text(target.path, folder, ranking))
+    sys.stdout.write(ranking_as_text(target, folder, ranking))
 
 
 def _judge(asked: CheckOptions, models: ModelOptions) -> None:
+    from specdec.gguf_file import GGUFFile
     from specdec.pair import judge
     from specdec.room import room
 
     from .check_table import pair_as_text
 
-    target, draft = _pair(asked, models)
+    files = _files(asked, models)
+    target, draft = GGUFFile.read(files[0]), None if files[1] is None else GGUFFile.read(files[1])
     loading = models.loading()
     pair = judge(target, draft, room(), _devices(loading.gpu_layers), loading=loading)
     if asked.json_:
-        files = {"model": str(target.path), "draft_model": None if draft is None else str(draft.path)}
-        sys.stdout.write(jsontext.line({**files, **pair.as_dict()}, sys.stdout))
+        sys.stdout.write(jsontext.line(pair.as_dict(*files), sys.stdout))
     else:
-        sys.stdout.write(pair_as_text(pair, target.path, None if draft is None else draft.path))
+        sys.stdout.write(pair_as_text(pair, *files))
     if pair.verdict == "cannot":
         raise typer.Exit(UsageError.exit_code)
 
 
-def _pair(asked: CheckOptions, models: ModelOptions) -> tuple[GGUFFile, GGUFFile | None]:
-    """The headers of the models named; without any, of the demonstration pair."""
-    from specdec.gguf_file import GGUFFile
+def _files(asked: CheckOptions, models: ModelOptions) -> tuple[Path, Path | None]:
+    """Where the models named are; without any, those of the demonstration pair."""
     from specdec.registry import Registry
-
-    from .locate import fetch
 
     registry = Registry.load()
     named = registry.default if models.model is None else models.model
@@ -103,8 +101,18 @@ def _pair(asked: CheckOptions, models: ModelOptions) -> tuple[GGUFFile, GGUFFile
     draft = models.draft
     if draft is None and models.model is None and asked.drafts is None:
         draft = registry.resolve(named).draft
-    target = GGUFFile.read(fetch(registry, named, quiet=asked.quiet))
-    return target, None if draft is None else GGUFFile.read(fetch(registry, draft, quiet=asked.quiet))
+    target = _file(registry, named, quiet=asked.quiet)
+    return target, None if draft is None else _file(registry, draft, quiet=asked.quiet)
+
+
+def _file(registry: Registry, spec: str, *, quiet: bool) -> Path:
+    """The file, where it is here already; else fetched, with progress bars that take a while to load."""
+    found = registry.located(spec) if spec else None
+    if found is None:
+        from .locate import fetch
+
+        found = fetch(registry, spec, quiet=quiet)
+    return found
 
 
 def _devices(gpu_layers: int | None) -> tuple[Device, ...]:

@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from rich.cells import cell_len, set_cell_size
+
 from specdec.catalogue import Candidate, Ranking
 from specdec.fit import Part
 from specdec.model_facts import ModelFacts
 from specdec.pair import Pair
 from specdec.room import amount
-
-from .view import cut
 
 WIDTH = 60
 LABEL = 13  # columns of what a row is about
@@ -125,6 +125,11 @@ def _candidate(candidate: Candidate) -> str:
     gain = f"{guess.speedup:.1f}×" if guess.pays else "none"
     size = amount(candidate.facts.size)
     return f"{gain:>8}  {guess.cost:>5.2f}  {size:>8}  {cut(candidate.path.name, WIDTH - 27)}"
+
+
+def cut(text: str, width: int) -> str:
+    """The text in at most that many cells."""
+    return text if cell_len(text) <= width else set_cell_size(text, width)
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:

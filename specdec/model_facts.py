@@ -91,12 +91,16 @@ class ModelFacts:
         return self.dense + self.experts * (1.0 - (1.0 - self.used) ** rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON: all but the shape of the memory."""
+        return {key: value for key, value in vars(self).items() if key != "shape"}
+
+    def remember(self) -> dict[str, Any]:
+        """Plain values, to be taken up by :meth:`recall`."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, known: Mapping[str, Any]) -> ModelFacts:
-        """Raises TypeError or KeyError for what :meth:`as_dict` did not make."""
+    def recall(cls, known: Mapping[str, Any]) -> ModelFacts:
+        """Raises TypeError or KeyError for what :meth:`remember` did not make."""
         return cls(**{**known, "shape": Shape(**known["shape"])})
 
 
