@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-
-from rich.cells import cell_len, set_cell_size
 
 from specdec.catalogue import Candidate, Ranking
 from specdec.fit import Part
 from specdec.model_facts import ModelFacts
 from specdec.pair import Pair
 from specdec.room import amount
+
+from .plain import cut, encodable, neutral
 
 WIDTH = 60
 LABEL = 13  # columns of what a row is about
@@ -33,7 +34,7 @@ def pair_as_text(pair: Pair, target: Path, draft: Path | None) -> str:
         mark = "cannot: " if finding.refusal else "note: "
         lines += ["", *_wrapped(f"{mark}{finding.what}"), *_wrapped(finding.means, "  ")]
         lines += _wrapped(f"do: {finding.do}", "  ")
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return _finished(lines)
 
 
 def _row(label: str, *cells: str) -> str:
@@ -116,7 +117,7 @@ def ranking_as_text(target: Path, folder: Path, ranking: Ranking) -> str:
         lines += ["", "Not looked at:"]
         for file in ranking.unsuitable:
             lines += [f"  {cut(file.path.name, WIDTH - 2)}", *_wrapped(file.reason, "    ")]
-    return "\n".join(lines) + "\n"
+    return _finished(lines)
 
 
 def _candidate(candidate: Candidate) -> str:
@@ -127,9 +128,9 @@ def _candidate(candidate: Candidate) -> str:
     return f"{gain:>8}  {guess.cost:>5.2f}  {size:>8}  {cut(candidate.path.name, WIDTH - 27)}"
 
 
-def cut(text: str, width: int) -> str:
-    """The text in at most that many cells."""
-    return text if cell_len(text) <= width else set_cell_size(text, width)
+def _finished(lines: list[str]) -> str:
+    """Names and keys come from files, which may hold anything."""
+    return encodable(neutral("".join(f"{line.rstrip()}\n" for line in lines)), sys.stdout)
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:

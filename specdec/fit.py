@@ -8,7 +8,7 @@ So only what can never work is refused: a context that needs more than all memor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .footprint import CELL_STEP, Footprint, Shape, footprint
 from .rollback import MOST_SNAPSHOTS
@@ -112,12 +112,7 @@ def fit(
     """Whether what ``Engine`` would take with these settings fits."""
 
     def needed(n_ctx: int) -> Need:
-        tried = Loading(
-            n_ctx=n_ctx,
-            n_ctx_draft=loading.n_ctx_draft,
-            gpu_layers=loading.gpu_layers,
-            gpu_layers_draft=loading.gpu_layers_draft,
-        )
+        tried = replace(loading, n_ctx=n_ctx)
         return need(target, draft, tried, drafting, longest_draft=longest_draft, gpu=bool(devices))
 
     n_ctx = loading.n_ctx or target.trained

@@ -120,6 +120,6 @@ def _vocabulary(file: GGUFFile) -> str:
     found = hashlib.sha256()
     for key in sorted(k for k in file.metadata if k.startswith("tokenizer.ggml.")):
         value = file.metadata[key]
-        found.update(f"\0{key}\0".encode())
-        found.update(value.raw.data if isinstance(value, GGUFArray) else repr(value).encode())
+        said = value.digest if isinstance(value, GGUFArray) else repr(value)
+        found.update(f"\0{key}\0{said}".encode())
     return found.hexdigest()[:24]

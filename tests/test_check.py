@@ -250,6 +250,20 @@ def test_a_folder_is_ranked(files: Path, tmp_path: Path) -> None:
     assert got["unsuitable"][0]["reason"] == "this is the target itself"
 
 
+def test_names_that_would_steer_a_terminal_do_not(files: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in (b"red\x1b[31m.gguf", b"latin\xe9.gguf"):
+        (folder / os.fsdecode(name)).write_bytes((files / "small.gguf").read_bytes())
+    done = run(tmp_path, "-m", files / "target.gguf", "--drafts", folder, PYTHONUTF8="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "red\ufffd[31m.gguf" in done.stdout
+    assert "latin?.gguf" in done.stdout
+    again = run(tmp_path, "-m", files / "target.gguf", "--drafts", folder, "--json", PYTHONUTF8="1")
+    found = {os.fsencode(c["path"]) for c in json.loads(again.stdout)["candidates"]}
+    assert os.fsencode(folder) + b"/latin\xe9.gguf" in found
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
