@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -267,6 +268,21 @@ def test_the_room_is_within_the_machine() -> None:
     assert 0 < found.available <= found.total
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_room_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, meminfo = tmp_path / "own", tmp_path / "meminfo"
+    meminfo.write_text(
+        "MemTotal: 16000000 kB\nMemFree: 1 kB\nMemAvailable: 9000000 kB\nSwapTotal: 1000000 kB\n"
+    )
+    own.write_text("0::/\n")
+    for name, path in {"MEMINFO": meminfo, "CGROUPS": tmp_path / "cgroup", "OWN_CGROUPS": own}.items():
+        monkeypatch.setattr(f"specdec.room.{name}", path)
+    unit = 1024
+    assert room() == Room(9_000_000 * unit, 17_000_000 * unit)
+    write(tmp_path / "cgroup", memory__max=4 * GB, memory__current=GB)
+    assert room() == Room(3 * GB, 4 * GB + 1_000_000 * unit, limited=True)
+
+
 @pytest.mark.parametrize(
     ("n", "text"),
     [(512_000, "512 kB"), (90_210_000, "90.2 MB"), (201_000_000, "201 MB"), (999_800_000, "1.0 GB"),
@@ -341,6 +357,14 @@ def test_devices_are_those_that_say_what_memory_they_have() -> None:
     assert list(llama._gpus(Ggml(total=0))) == []
     assert list(llama._gpus(object())) == []
     assert list(llama._gpus(None)) == []
+
+
+def test_the_real_library_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    llama.start()
+    monkeypatch.setattr(llama, "GPU_TYPES", (0, 1, 2))  # with the CPU, which every build has
+    found = list(llama._gpus(llama._ggml.libggml))
+    assert found[-1].name == "CPU"
+    assert all(0 < d.free <= d.total for d in found)
 
 
 def test_this_build_has_the_devices_it_has() -> None:
