@@ -303,7 +303,7 @@ def _count(n: int, noun: str) -> str:
 def _show(asked: BenchOptions, result: Result, setup: Setup) -> None:
     """Prints the results, and draws them."""
     from .bench_table import as_csv, as_markdown, as_text, tables
-    from .statusbar import encodable
+    from .plain import encodable
 
     if asked.json_:
         text = json.dumps({**setup.as_dict(), **result.as_dict()}, ensure_ascii=False) + "\n"

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 
 from specdec.stats import Stats
 
-from .view import cut
+from .plain import cut
 
 MOST_ROWS = 16  # of a chart; what comes after them is summed up in the last one
 WIDEST_BAR = 40  # cells

@@ -14,7 +14,6 @@ from specdec.settings import Drafting
 
 from . import jsontext
 from .options import OUTPUT, DraftOptions, ModelOptions, option, takes
-from .statusbar import encodable
 
 if TYPE_CHECKING:
     from specdec.room import Device
@@ -85,16 +84,15 @@ def check(asked: CheckOptions, models: ModelOptions, drafts: DraftOptions) -> No
 
 def _rank(asked: CheckOptions, models: ModelOptions, folder: Path) -> None:
     from specdec.catalogue import rank
-    from specdec.gguf_file import GGUFFile
     from specdec.registry import cache_dir
 
     from .check_table import ranking_as_text
     from .locate import locate_pair
 
     path, _ = locate_pair(models, Drafting(drafter="none"), quiet=asked.quiet)
-    ranking = rank(GGUFFile.read(path), folder.expanduser(), cache_dir())
+    ranking = rank(path, folder.expanduser(), cache_dir())
     if asked.json_:
-        _write(jsontext.line({"target": str(path), **ranking.as_dict()}, sys.stdout))
+        _write(jsontext.line({"model": str(path), **ranking.as_dict()}, sys.stdout))
         return
     _write(ranking_as_text(path, folder, ranking))
 
@@ -114,8 +112,7 @@ def _judge(asked: CheckOptions, models: ModelOptions, drafting: Drafting) -> Non
     assert target is not None
     loading = models.loading()
     pair = judge(target, draft, room(), _devices(loading.gpu_layers), loading=loading)
-    names = {"model": str(files[0]), "draft_model": None if files[1] is None else str(files[1])}
-    found = {**names, **pair.as_dict()}
+    found = pair.as_dict(*files)
     if not asked.json_:
         _write(pair_as_text(pair, *files))
     measured = None
@@ -135,7 +132,7 @@ def _judge(asked: CheckOptions, models: ModelOptions, drafting: Drafting) -> Non
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(encodable(text, sys.stdout))
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 

@@ -14,7 +14,7 @@ from specdec.checkup import PROBED, Checkup, Visit, checkup
 from specdec.prompts import PROMPTS
 from specdec.settings import LONGEST_DRAFT, Drafting, Loading
 
-from .check_table import wrapped
+from .check_table import finished, wrapped
 
 if TYPE_CHECKING:
     from .check import CheckOptions
@@ -113,7 +113,7 @@ def as_text(measured: Measured) -> str:
     lines += ["", *wrapped(f"recommended: {measured.recommended}"), ""]
     lines += [f"lossless: {'yes, as far as this can tell' if found.passed else 'NO'}"]
     lines += [*wrapped(_greedy(found.greedy), "  "), *wrapped(_sampled(found.sampled), "  ")]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return finished(lines)
 
 
 def _costs(found: Checkup) -> Iterator[str]:

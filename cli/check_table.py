@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from specdec.model_facts import ModelFacts
 from specdec.pair import Pair
 from specdec.room import amount
 
-from .view import cut
+from .plain import cut, encodable, neutral
 
 WIDTH = 60
 LABEL = 13  # columns of what a row is about
@@ -33,7 +34,7 @@ def pair_as_text(pair: Pair, target: Path, draft: Path | None) -> str:
         mark = "cannot: " if finding.refusal else "note: "
         lines += ["", *wrapped(f"{mark}{finding.what}"), *wrapped(finding.means, "  ")]
         lines += wrapped(f"do: {finding.do}", "  ")
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return finished(lines)
 
 
 def _row(label: str, *cells: str) -> str:
@@ -116,7 +117,7 @@ def ranking_as_text(target: Path, folder: Path, ranking: Ranking) -> str:
         lines += ["", "Not looked at:"]
         for file in ranking.unsuitable:
             lines += [f"  {cut(file.path.name, WIDTH - 2)}", *wrapped(file.reason, "    ")]
-    return "\n".join(lines) + "\n"
+    return finished(lines)
 
 
 def _candidate(candidate: Candidate) -> str:
@@ -125,6 +126,11 @@ def _candidate(candidate: Candidate) -> str:
     gain = f"{guess.speedup:.1f}×" if guess.pays else "none"
     size = amount(candidate.facts.size)
     return f"{gain:>8}  {guess.cost:>5.2f}  {size:>8}  {cut(candidate.path.name, WIDTH - 27)}"
+
+
+def finished(lines: list[str]) -> str:
+    """Names and keys come from files, which may hold anything."""
+    return encodable(neutral("".join(f"{line.rstrip()}\n" for line in lines)), sys.stdout)
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:

@@ -22,10 +22,10 @@ from .interrupts import interruptible
 from .line import Lines
 from .log import log_shown
 from .options import OutputOptions
+from .plain import cut, encodable, neutral
 from .requests import Defaults
 from .result import Run
-from .statusbar import encodable
-from .view import View, cut, neutral
+from .view import View
 
 LOG = logging.getLogger("specdec")
 QUOTED = 30  # cells of a forgotten message that are shown

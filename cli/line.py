@@ -12,7 +12,8 @@ from typing import BinaryIO, Protocol, TextIO
 from specdec.errors import UsageError
 
 from .interrupts import interruptible
-from .statusbar import encodable, takes_escapes
+from .plain import encodable
+from .statusbar import takes_escapes
 from .textfile import LARGEST, decoded
 
 PROMPT, CONTINUATION = "> ", "  "

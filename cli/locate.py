@@ -6,10 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
 from specdec.errors import UsageError
 from specdec.models_file import HubSource
 from specdec.registry import Registry
@@ -18,6 +14,8 @@ from specdec.settings import Drafting, Loading
 from .options import ModelOptions
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from specdec import Engine
     from specdec.backend import Abort
 
@@ -36,6 +34,11 @@ class Announced:
     def start(self, what: str, total_bytes: int, where: Path) -> None:
         if self._quiet:
             return
+        # Bars take a while to load, and mostly the files are here.
+        from rich.console import Console
+        from rich.filesize import decimal
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
         if total_bytes >= A_WHILE:
             print(f"specdec: {what} ({decimal(total_bytes)}) in {where}", file=sys.stderr)
         columns = (

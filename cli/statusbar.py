@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, TextIO
 from rich.cells import cell_len
 from rich.console import Console
 
+from .plain import encodable
+
 FEWEST_ROWS = 4  # below that the bar would take too much of the screen
 
 SAVE, RESTORE = "\x1b7", "\x1b8"
@@ -40,12 +42,6 @@ def takes_escapes(stream: TextIO) -> bool:
     if os.name == "nt":
         return not Console(file=stream).legacy_windows
     return os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")
-
-
-def encodable(text: str, stream: TextIO) -> str:
-    """`text` with what the stream's encoding lacks replaced by question marks."""
-    encoding = stream.encoding or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
 
 
 class Habits(NamedTuple):

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, TextIO
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.style import Style
 
-from .statusbar import StatusBar, encodable, takes_escapes
+from .plain import cut, encodable, neutral
+from .statusbar import StatusBar, takes_escapes
 
 DRAW_INTERVAL = 1 / 12  # seconds between two drawings of the bar
 LOADING_DELAY = 0.5  # a progress bar that would be gone at once is not shown
@@ -24,14 +25,6 @@ NOTE_SECONDS = 4.0  # how long the bar shows a note in place of the statistics
 
 PLAIN, DIM, BOLD = Style(), Style(dim=True), Style(bold=True)
 GREEN, CYAN, YELLOW = Style(color="green"), Style(color="cyan"), Style(color="yellow")
-
-CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd")
-NEUTRAL = {code: mark for code, mark in CONTROLS.items() if chr(code) not in "\n\t"}
-
-
-def neutral(text: str) -> str:
-    """`text` without the control characters that a terminal would obey."""
-    return text.replace("\r\n", "\n").translate(NEUTRAL)
 
 
 class Field(NamedTuple):
@@ -107,11 +100,6 @@ def _kept(fields: list[Field], room: int, brief: bool) -> list[Field]:
         elif not kept:
             break
     return [field for field in fields if field in kept]
-
-
-def cut(text: str, width: int) -> str:
-    """`text` in at most `width` cells."""
-    return text if cell_len(text) <= width else set_cell_size(text, width)
 
 
 class View:

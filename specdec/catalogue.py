@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Ranking:
             "candidates": [
                 {
                     "path": str(c.path),
-                    **{key: value for key, value in c.facts.as_dict().items() if key != "shape"},
+                    **c.facts.as_dict(),
                     "vocabularies": asdict(c.vocabularies),
                     "prediction": None if c.prediction is None else asdict(c.prediction),
                 }
@@ -67,27 +67,27 @@ class Ranking:
         }
 
 
-def rank(target: GGUFFile, folder: Path, cache: Path) -> Ranking:
+def rank(target: Path, folder: Path, cache: Path) -> Ranking:
     """Ranks every model in ``folder``, and in the folders below it, as a drafter for the target.
 
     What headers said is kept in ``cache``, a directory, and holds as long as the files' sizes and times of
-    change do. Split models count once. Raises UsageError for a folder that cannot be read, or whose target
-    is no text-generation model.
+    change do. Split models count once. Raises UsageError for a folder that cannot be read, and for a target
+    that is no text-generation model.
     """
-    target.require_text_generation()
     memory = _Remembered(cache / "catalogue" / f"{_name(folder)}.json")
-    ours = ModelFacts.of(target)
-    own = {_identity(part) for part in target.parts}
+    ours = memory.facts(target, _stamp(target, sorted(path.name for path in _siblings(target))))
+    if isinstance(ours, str):
+        raise UsageError(f"{target}: {ours}")
     candidates, unsuitable = [], []
     for path, stamp in _models(folder):
-        if _identity(path) in own:
+        if _identity(path) == _identity(target):
             unsuitable.append(Unsuitable(path, "this is the target itself"))
             continue
         found = memory.facts(path, stamp)
         if isinstance(found, str):
             unsuitable.append(Unsuitable(path, found))
             continue
-        words = memory.vocabularies(ours, target, found, path)
+        words = memory.vocabularies(target, ours, path, found)
         can = words.shared is not None
         candidates.append(Candidate(path, found, words, predict(ours, found) if can else None))
     memory.keep()
@@ -114,13 +114,23 @@ def _models(folder: Path) -> Iterator[tuple[Path, Stamp]]:
             if part and int(part[2]) > 1 and f"{part[1]}-00001-of-{part[3]}.gguf" in names:
                 continue
             path = Path(place, name)
-            parts = [name]
-            if part and int(part[2]) == 1:
-                parts = [n for n in wanted if (p := PART.fullmatch(n)) and (p[1], p[3]) == (part[1], part[3])]
             identity = _identity(path)
-            if identity not in seen:  # a link to a file that was there already
+            if identity not in seen:  # else a link to a file that was there already
                 seen.add(identity)
-                yield path, [_stat(Path(place, n)) for n in parts]
+                yield path, _stamp(path, wanted)
+
+
+def _stamp(path: Path, names: Iterable[str]) -> Stamp:
+    """Of the file and, where it is the first part of a split model, of those of ``names`` that go with it."""
+    part = PART.fullmatch(path.name)
+    if not part or int(part[2]) != 1:
+        return [_stat(path)]
+    parts = ((name, PART.fullmatch(name)) for name in names)
+    return [_stat(path.with_name(n)) for n, p in parts if p and (p[1], p[3]) == (part[1], part[3])]
+
+
+def _siblings(path: Path) -> Iterable[Path]:
+    return path.parent.glob("*.gguf") if PART.fullmatch(path.name) else ()
 
 
 def _unreadable(folder: Path) -> Any:
@@ -167,20 +177,18 @@ class _Remembered:
         found = _recalled(known, stamp)
         if found is None:
             found = _read(path)
-            known = {"stamp": stamp, "facts": found if isinstance(found, str) else found.as_dict()}
+            known = {"stamp": stamp, "facts": found if isinstance(found, str) else found.remember()}
             self._changed = True
         self._files[str(path)] = known
         return found
 
-    def vocabularies(
-        self, ours: ModelFacts, target: GGUFFile, theirs: ModelFacts, path: Path
-    ) -> Vocabularies:
-        """The verdict on two vocabularies; the file is read again where no other had the same one."""
+    def vocabularies(self, target: Path, ours: ModelFacts, draft: Path, theirs: ModelFacts) -> Vocabularies:
+        """The verdict on two vocabularies; files are read for it where none before had the same."""
         key = f"{ours.vocabulary} {theirs.vocabulary}"
         try:
             return Vocabularies.from_dict(self._verdicts[key])
         except (KeyError, TypeError):
-            found = compared(target, GGUFFile.read(path))
+            found = compared(GGUFFile.read(target), GGUFFile.read(draft))
         self._verdicts[key] = asdict(found)
         self._changed = True
         return found
@@ -195,15 +203,14 @@ class _Remembered:
         keep(self._path, _checksum(text) + b"\n" + text)
 
     def _load(self) -> dict[str, dict[str, Any]]:
-        nothing: dict[str, dict[str, Any]] = {"files": {}, "verdicts": {}}
         try:
             checksum, _, text = self._path.read_bytes().partition(b"\n")
             known = json.loads(text) if checksum == _checksum(text) else {}
-        except (OSError, ValueError):
-            return nothing
-        if (known.get("format"), known.get("version")) != (FORMAT, __version__):
-            return nothing
-        return {key: known[key] for key in nothing}
+            if (known["format"], known["version"]) == (FORMAT, __version__):
+                return {"files": known["files"], "verdicts": known["verdicts"]}
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+        return {"files": {}, "verdicts": {}}
 
 
 def _checksum(text: bytes) -> bytes:
@@ -215,7 +222,7 @@ def _recalled(known: Mapping[str, Any], stamp: Stamp) -> ModelFacts | str | None
         if known["stamp"] != stamp:
             return None
         facts = known["facts"]
-        return facts if isinstance(facts, str) else ModelFacts.from_dict(facts)
+        return facts if isinstance(facts, str) else ModelFacts.recall(facts)
     except (KeyError, TypeError, AttributeError):
         return None
 

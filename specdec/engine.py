@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -14,21 +15,25 @@ from specdec.settings import Drafting, Loading, SamplingParams
 from . import vocab
 from .acceptance import BlockVerification, Rule, TokenRejection, Typical
 from .adaptive import AdaptiveSchedule
-from .backend import Abort, ChatTemplate, Context, Message, Model
+from .backend import Abort, ChatTemplate, Context, Message, Model, llama
 from .corpus import index
 from .decoder import Decoder
 from .distribution import Rng
 from .drafters import CascadeDrafter, Drafter, LookupDrafter, ModelDrafter, NoDrafter, SuffixDrafter
 from .errors import UsageError
 from .experience import Experience, place
+from .fit import fit
+from .footprint import Shape
 from .gguf_file import GGUFFile
 from .grammar import Grammar
 from .kernels import SuffixAutomaton
 from .registry import cache_dir
+from .room import room
 from .sampling import Sampler
 from .schedule import FixedSchedule, Schedule
 from .tokens import Tokens
 
+LOG = logging.getLogger("specdec")
 REPEATABLE_DRAFT = 4  # tokens: of a seeded run, where the clock may not decide
 STREAMS = ("sampler", "drafter", "rule")
 
@@ -41,8 +46,9 @@ class Engine:
     target, draft: paths of GGUF files; draft may be None. longest_draft: how long drafts may become with
     :meth:`redraft`, at least what ``drafting`` asks for. progress: called with the share of all bytes
     that is loaded, 0 to 1. abort: stops loading and generating, which raise AbortedError. Raises UsageError,
-    before anything is loaded, for a file that is missing, broken or generates no text, and for a drafter
-    whose vocabulary means something else.
+    before anything is loaded, for a file that is missing, broken or generates no text, for a drafter
+    whose vocabulary means something else, and for a context that is larger than all memory; of one that will
+    be slow the log warns.
     """
 
     def __init__(
@@ -58,7 +64,9 @@ class Engine:
     ) -> None:
         began = time.perf_counter()
         target, draft = Path(target), _drafts(drafting, None if draft is None else Path(draft))
-        _compared(target, draft)
+        headers = _headers(target, draft)
+        _compared(*headers)
+        _check_memory(*headers, loading, drafting, longest_draft)
         for path, _ in loading.lora:
             if not path.is_file():
                 raise UsageError(f"{path}: there is no such LoRA adapter")
@@ -120,7 +128,7 @@ class Engine:
         corpus = self._indexed(drafting)
         loaded = self._loaded
         if wanted is not None and (loaded is None or loaded.model.path != wanted):
-            shared = _compared(self.target.model.path, wanted)
+            shared = _compared(*_headers(self.target.model.path, wanted))
             self._loaded, self.shared_vocab = self._load_draft(wanted, progress), shared
         elif loaded is not None and loaded.model.path != named:
             self._loaded, self.shared_vocab = None, None
@@ -270,15 +278,31 @@ def _drafts(drafting: Drafting, draft: Path | None) -> Path | None:
     return draft if drafting.wants_model else None
 
 
-def _compared(target: Path, draft: Path | None) -> int | None:
-    """Reads the headers, refuses what cannot work; the number of ids both vocabularies share."""
-    target_file = GGUFFile.read(target)
-    target_file.require_text_generation()
-    if draft is None:
-        return None
-    draft_file = GGUFFile.read(draft)
-    draft_file.require_text_generation()
-    return vocab.compare(target_file, draft_file)
+def _headers(target: Path, draft: Path | None) -> tuple[GGUFFile, GGUFFile | None]:
+    """What the files say of themselves. Raises UsageError for those that generate no text."""
+    files = GGUFFile.read(target), None if draft is None else GGUFFile.read(draft)
+    for file in files:
+        if file is not None:
+            file.require_text_generation()
+    return files
+
+
+def _compared(target: GGUFFile, draft: GGUFFile | None) -> int | None:
+    """Refuses a pair that cannot work; the number of ids both vocabularies share."""
+    return None if draft is None else vocab.compare(target, draft)
+
+
+def _check_memory(
+    target: GGUFFile, draft: GGUFFile | None, loading: Loading, drafting: Drafting, longest_draft: int
+) -> None:
+    """Refuses a context that can never be held, and warns of one that will be slow."""
+    shapes = Shape.of(target), None if draft is None else Shape.of(draft)
+    devices = () if loading.gpu_layers == 0 else llama.devices()
+    found = fit(*shapes, loading, drafting, room(), devices, longest_draft=longest_draft)
+    if found.refusal is not None:
+        raise UsageError(found.refusal)
+    if found.warning is not None:
+        LOG.warning(found.warning)
 
 
 def _share_of(target: Path, draft: Path | None) -> float:

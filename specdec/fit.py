@@ -8,9 +8,8 @@ So only what can never work is refused: a context that needs more than all memor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .errors import UsageError
 from .footprint import CELL_STEP, Footprint, Shape, footprint
 from .rollback import MOST_SNAPSHOTS
 from .room import Device, Room, amount
@@ -113,12 +112,7 @@ def fit(
     """Whether what ``Engine`` would take with these settings fits."""
 
     def needed(n_ctx: int) -> Need:
-        tried = Loading(
-            n_ctx=n_ctx,
-            n_ctx_draft=loading.n_ctx_draft,
-            gpu_layers=loading.gpu_layers,
-            gpu_layers_draft=loading.gpu_layers_draft,
-        )
+        tried = replace(loading, n_ctx=n_ctx)
         return need(target, draft, tried, drafting, longest_draft=longest_draft, gpu=bool(devices))
 
     n_ctx = loading.n_ctx or target.trained
@@ -126,7 +120,7 @@ def fit(
     tokens = f"a context of {n_ctx:,} tokens needs {amount(asked.working)} of memory ({_in_parts(asked)})"
     whose = "this container" if room.limited else "this machine"
     if asked.working > room.total:
-        smaller = _longest(needed, n_ctx, room.total)
+        smaller = _longest(needed, n_ctx, room.available)
         return Fit(refusal=f"{tokens}, and {whose} has {amount(room.total)} in all; {_lower(smaller)}")
     if asked.working > room.available:
         smaller = _longest(needed, n_ctx, room.available)
@@ -136,7 +130,7 @@ def fit(
         both = f"weights of {amount(asked.weights)} and a context of {amount(asked.working)}"
         return Fit(
             warning=f"{both} are more than the {amount(room.available)} of memory available: parts of the "
-            "weights will be read from the disk for every token, which is slow; a smaller model or quantisation"
+            "weights will be read from the disk for every token, slowly; a smaller model or quantisation"
         )
     free_on_devices = sum(d.free for d in devices)
     if devices and asked.on_devices > free_on_devices:
@@ -144,13 +138,6 @@ def fit(
         wanted = f"the layers on {names} need {amount(asked.on_devices)}"
         return Fit(warning=f"{wanted}, and {amount(free_on_devices)} is free there; lower -ngl or -c")
     return Fit()
-
-
-def check_fit(fits: Fit) -> str | None:
-    """The warning, if any. Raises UsageError for what can never work."""
-    if fits.refusal is not None:
-        raise UsageError(fits.refusal)
-    return fits.warning
 
 
 def _in_parts(asked: Need) -> str:

@@ -6,6 +6,8 @@ these refuse is a UsageError here that says what is wrong and where.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import mmap
 import re
 import stat
@@ -84,6 +86,11 @@ class GGUFArray(Sequence[Any]):
             raise TypeError(f"elements are {self.type}, not strings")
         i = range(self._count)[index]
         return self.raw[self.starts[i] + 8 : self.starts[i + 1]].tobytes()
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of the elements' bytes (SHA-256)."""
+        return hashlib.sha256(self.raw.data).hexdigest()
 
     def numpy(self) -> NDArray[Any]:
         """A view [count] of a scalar array, without a copy. Raises TypeError for strings."""

@@ -91,12 +91,16 @@ class ModelFacts:
         return self.dense + self.experts * (1.0 - (1.0 - self.used) ** rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON: all but the shape of the memory."""
+        return {key: value for key, value in vars(self).items() if key != "shape"}
+
+    def remember(self) -> dict[str, Any]:
+        """Plain values, to be taken up by :meth:`recall`."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, known: Mapping[str, Any]) -> ModelFacts:
-        """Raises TypeError or KeyError for what :meth:`as_dict` did not make."""
+    def recall(cls, known: Mapping[str, Any]) -> ModelFacts:
+        """Raises TypeError or KeyError for what :meth:`remember` did not make."""
         return cls(**{**known, "shape": Shape(**known["shape"])})
 
 
@@ -116,6 +120,6 @@ def _vocabulary(file: GGUFFile) -> str:
     found = hashlib.sha256()
     for key in sorted(k for k in file.metadata if k.startswith("tokenizer.ggml.")):
         value = file.metadata[key]
-        found.update(f"\0{key}\0".encode())
-        found.update(value.raw.data if isinstance(value, GGUFArray) else repr(value).encode())
+        said = value.digest if isinstance(value, GGUFArray) else repr(value)
+        found.update(f"\0{key}\0{said}".encode())
     return found.hexdigest()[:24]

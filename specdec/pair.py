@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from . import rollback, vocab
@@ -84,14 +85,16 @@ class Pair:
         ours = strategy(self.target.architecture, self.longest_draft)
         return (ours,) if self.draft is None else (ours, strategy(self.draft.architecture, 0))
 
-    def as_dict(self) -> dict[str, object]:
-        """Plain values, for JSON; bytes and tokens are whole numbers."""
+    def as_dict(self, target: Path, draft: Path | None) -> dict[str, object]:
+        """Plain values, for JSON, with the files they are from; bytes and tokens are whole numbers."""
         models = [("target", self.target, self.need.target), ("draft", self.draft, self.need.draft)]
+        files = {"target": target, "draft": draft}
         described: dict[str, object] = {}
         for (role, facts, part), how in zip(models, (*self.rollback, None), strict=False):
             described[role] = (
                 None if facts is None or part is None else {
-                    **{k: v for k, v in facts.as_dict().items() if k != "shape"},
+                    "path": str(files[role]),
+                    **facts.as_dict(),
                     "n_ctx": part.n_ctx,
                     "memory": {**asdict(part.footprint), "on_device": round(part.on_device, 3)},
                     "rollback": how,

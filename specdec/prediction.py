@@ -17,6 +17,7 @@ from .model_facts import ModelFacts
 
 LONGEST = 16  # tokens of a draft that are tried
 LEAST, MOST = 0.3, 0.9  # acceptance
+WORTH = 1.1  # times plain decoding: a guess of less promises nothing
 FEW_BITS = 4.0  # a weight; quantisations below it lose noticeably
 TRANSLATED = 0.2  # less acceptance where the drafter's text is tokenised anew for the target
 
@@ -41,13 +42,13 @@ def predict(target: ModelFacts, draft: ModelFacts, *, translated: bool = False) 
     single = max(1.0, target.bytes_read())
     cost = draft.bytes_read() / single
     accepted = _acceptance(target, draft) - (TRANSLATED if translated else 0.0)
-    length, best = 0, 1.0
+    length, best = 0, 0.0
     for k in range(1, LONGEST + 1):
         emitted = (1.0 - accepted ** (k + 1)) / (1.0 - accepted)
         gain = emitted / (target.bytes_read(k + 1) / single + k * cost)
         if gain > best:
             length, best = k, gain
-    return Prediction(cost, accepted, length, best)
+    return Prediction(cost, accepted, length, best) if best >= WORTH else Prediction(cost, accepted, 0, 1.0)
 
 
 def _acceptance(target: ModelFacts, draft: ModelFacts) -> float:

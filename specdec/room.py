@@ -23,7 +23,8 @@ class Device:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes of main memory. available: what can be used without swapping. total: all there is, with swap.
+    """Bytes of main memory. available: what can be used without swapping. total: the most there can be, with
+    all swap, of which a container may be allowed less.
 
     limited: whether a container's limit, and not the machine's memory, is what counts.
     """
@@ -49,7 +50,7 @@ def room() -> Room:
         if limit < total:
             total, limited = limit, True
         available = min(available, max(0, limit - used))
-    return Room(available, total + (0 if limited else swap), limited)
+    return Room(available, total + swap, limited)
 
 
 def _of_linux(meminfo: Path) -> tuple[int, int, int]:

@@ -22,7 +22,7 @@ import tiny
 from chat import Chat
 from person import ALT_ENTER, BRACKETED_PASTE, CTRL_C, CTRL_D, ROWS, UP, Person
 from screen import Screen
-from specdec.cli.view import neutral
+from specdec.cli.plain import neutral
 
 PROMPT = r"\x1b\[\?2004h[\s\S]*?\x1b\[\?25h"  # the editor takes over, and shows the cursor behind its prompt
 GREETING = ["target.gguf, drafter draft.gguf. /help lists the commands, C", "trl-D leaves."]

@@ -42,7 +42,7 @@ def test_a_lossless_pair_passes_and_the_figures_hang_together(check: Check) -> N
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     run = found["run"]
-    assert found["model"].endswith("target.gguf")
+    assert found["target"]["path"].endswith("target.gguf")
     assert run["threads"] == 1
     assert [int(rows) for rows in run["pass_seconds_by_rows"]] == list(ROWS)
     assert [prompt["kind"] for prompt in run["prompts"]] == [
@@ -91,7 +91,7 @@ def test_the_free_drafters_are_checked_without_a_second_model(check: Check) -> N
     done = check("--json", "-n", 16, draft=None)
     assert done.returncode == 0
     found = json.loads(done.stdout)
-    assert found["draft_model"] is None
+    assert found["draft"] is None
     assert found["run"]["audit"]["passed"] is True
 
 
