@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from .registry import cache_dir
 from .sampling import Sampler
 from .schedule import FixedSchedule, Schedule
 from .tokens import Tokens
+
+LOG = logging.getLogger("specdec")
 
 REPEATABLE_DRAFT = 4  # tokens: of a seeded run, where the clock may not decide
 STREAMS = ("sampler", "drafter", "rule")
@@ -68,7 +71,7 @@ class Engine:
         self.loading = loading
         self.drafting = drafting
         self._loaded: Context | None = None
-        self.shared_vocab: int | None = None
+        self._comparison: vocab.Comparison | None = None  # of the drafter that is loaded
         self.experience: Experience | None = None
         model = Model(
             target, gpu_layers=loading.gpu_layers, progress=lambda s: report(s * weight), abort=self.abort
@@ -93,6 +96,11 @@ class Engine:
     def draft(self) -> Context | None:
         """The drafter's context, None where no model drafts."""
         return self._loaded if self.drafting.wants_model else None
+
+    @property
+    def shared_vocab(self) -> int | None:
+        """How many ids, from 0 on, target and drafter have in common; None where no drafter is loaded."""
+        return None if self._comparison is None else self._comparison.shared
 
     @property
     def kind(self) -> str:
@@ -120,10 +128,11 @@ class Engine:
         corpus = self._indexed(drafting)
         loaded = self._loaded
         if wanted is not None and (loaded is None or loaded.model.path != wanted):
-            shared = _compared(self.target.model.path, wanted)
-            self._loaded, self.shared_vocab = self._load_draft(wanted, progress), shared
+            comparison = _compared(self.target.model.path, wanted)
+            self._loaded, self._comparison = self._load_draft(wanted, progress), comparison
+            _warn(comparison)
         elif loaded is not None and loaded.model.path != named:
-            self._loaded, self.shared_vocab = None, None
+            self._loaded, self._comparison = None, None
         self.drafting, self._corpus = drafting, corpus
         if self.experience is not None:
             self.experience.keep()
@@ -270,15 +279,23 @@ def _drafts(drafting: Drafting, draft: Path | None) -> Path | None:
     return draft if drafting.wants_model else None
 
 
-def _compared(target: Path, draft: Path | None) -> int | None:
-    """Reads the headers, refuses what cannot work; the number of ids both vocabularies share."""
+def _compared(target: Path, draft: Path | None) -> vocab.Comparison | None:
+    """Reads the headers, refuses what cannot work; how the vocabularies compare."""
     target_file = GGUFFile.read(target)
     target_file.require_text_generation()
     if draft is None:
         return None
     draft_file = GGUFFile.read(draft)
     draft_file.require_text_generation()
-    return vocab.compare(target_file, draft_file)
+    comparison = vocab.judge(target_file, draft_file)
+    if comparison.refusal is not None:
+        raise comparison.refusal
+    return comparison
+
+
+def _warn(comparison: vocab.Comparison | None) -> None:
+    for found in () if comparison is None else comparison.warnings:
+        LOG.warning("the drafter's vocabulary: %s; %s", found.what, found.means)
 
 
 def _share_of(target: Path, draft: Path | None) -> float:
