@@ -42,7 +42,7 @@ def _write(reader: gguf.GGUFReader, order: NDArray[Any], destination: Path) -> P
     w = gguf.GGUFWriter(destination, fields["general.architecture"][0])
     n_old = len(fields["tokenizer.ggml.tokens"][0])
     new = {int(old): i for i, old in enumerate(order)}
-    kept = {fields["tokenizer.ggml.tokens"][0][old] for old in new}
+    gone = {text for old, text in enumerate(fields["tokenizer.ggml.tokens"][0]) if old not in new}
     for key, (value, kind, element) in fields.items():
         if key.startswith("GGUF.") or key == "general.architecture":
             continue
@@ -50,7 +50,7 @@ def _write(reader: gguf.GGUFReader, order: NDArray[Any], destination: Path) -> P
         if name in OF_EACH_TOKEN:
             value = [value[old] for old in order]
         elif name == "merges":
-            value = [merge for merge in value if merge.replace(" ", "") in kept]
+            value = [merge for merge in value if merge.replace(" ", "") not in gone]
         elif name.endswith("_token_id"):
             value = new[value]
         elif key.endswith(".vocab_size"):
