@@ -111,7 +111,7 @@ def _judge(asked: CheckOptions, models: ModelOptions, drafting: Drafting) -> Non
     target, draft = (None if path is None else GGUFFile.read(path) for path in files)
     assert target is not None
     loading = models.loading()
-    pair = judge(target, draft, room(), _devices(loading.gpu_layers), loading=loading)
+    pair = judge(target, draft, room(), _devices(loading.gpu_layers), loading=loading, drafting=drafting)
     found = pair.as_dict(*files)
     if not asked.json_:
         _write(pair_as_text(pair, *files))

@@ -101,8 +101,8 @@ def _together(pair: Pair) -> Iterator[str]:
 
 def ranking_as_text(target: Path, folder: Path, ranking: Ranking) -> str:
     """The candidates from the best down, those with another vocabulary, and the files that are none."""
-    fits = [c for c in ranking.candidates if c.prediction is not None]
-    foreign = [c for c in ranking.candidates if c.prediction is None]
+    fits = [c for c in ranking.candidates if not c.foreign]
+    foreign = [c for c in ranking.candidates if c.foreign]
     lines = wrapped(f"Drafters for {target.name}")
     if fits:
         lines += ["", f"{'speed-up':>8}  {'cost':>5}  {'size':>8}  file", *map(_candidate, fits), ""]
@@ -112,7 +112,8 @@ def ranking_as_text(target: Path, folder: Path, ranking: Ranking) -> str:
     else:
         lines += ["", *wrapped(f"No file in {folder} has the target's vocabulary.")]
     if foreign:
-        lines += ["", "With another vocabulary:", *(f"  {cut(c.path.name, WIDTH - 2)}" for c in foreign)]
+        title = "With another vocabulary, for --draft-translate alone:"
+        lines += ["", title, *map(_candidate, foreign)]
     if ranking.unsuitable:
         lines += ["", "Not looked at:"]
         for file in ranking.unsuitable:
@@ -122,7 +123,6 @@ def ranking_as_text(target: Path, folder: Path, ranking: Ranking) -> str:
 
 def _candidate(candidate: Candidate) -> str:
     guess = candidate.prediction
-    assert guess is not None
     gain = f"{guess.speedup:.1f}×" if guess.pays else "none"
     size = amount(candidate.facts.size)
     return f"{gain:>8}  {guess.cost:>5.2f}  {size:>8}  {cut(candidate.path.name, WIDTH - 27)}"

@@ -56,7 +56,8 @@ class ModelOptions:
         str | None,
         option(
             "--draft", "-md", "--model-draft", panel=MODELS, metavar="MODEL", autocompletion=complete_model,
-            help="Drafter: a smaller model of the same family and tokenizer, named in the same ways.",
+            help="Drafter: a smaller model of the same family and tokenizer, named in the same ways; with "
+            "--draft-translate, any.",
         ),
     ] = None  # fmt: skip
     n_ctx: Annotated[
@@ -147,6 +148,13 @@ class DraftOptions:
         option("--draft-p-min", panel=DRAFT, min=0.0, max=1.0, metavar="P",
                help="Stop drafting where the drafter's likeliest token is less likely than this."),
     ] = Drafting.p_min  # fmt: skip
+    draft_translate: Annotated[
+        bool,
+        option("--draft-translate", panel=DRAFT,
+               help="Any GGUF may be the drafter: where its vocabulary is another one, its text is tokenised "
+               "anew for the target. Lossless; it drafts greedily, and fewer drafts are accepted than with a "
+               "vocabulary in common."),
+    ] = Drafting.translate  # fmt: skip
     lookup_max: Annotated[
         int,
         option("--lookup-ngram-max", panel=DRAFT, min=1, max=64, metavar="N",
@@ -182,6 +190,7 @@ class DraftOptions:
             draft_max=self.draft_max,
             draft_min=self.draft_min,
             p_min=self.draft_p_min,
+            translate=self.draft_translate,
             ngram_max=self.lookup_max,
             ngram_min=self.lookup_min,
             lookup_corpus=tuple(self.lookup_corpus or ()),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ModelDrafter,
         NoDrafter,
         SuffixDrafter,
+        TranslatedDrafter,
     )
     from .engine import Engine
     from .errors import SpecdecError, UsageError
@@ -45,6 +46,7 @@ _HOMES = {
         "ModelDrafter",
         "NoDrafter",
         "SuffixDrafter",
+        "TranslatedDrafter",
     ),
     "engine": ("Engine",),
     "errors": ("SpecdecError", "UsageError"),
@@ -88,6 +90,7 @@ __all__ = [
     "Step",
     "SuffixDrafter",
     "TokenRejection",
+    "TranslatedDrafter",
     "Typical",
     "UsageError",
     "Verdict",

@@ -19,7 +19,7 @@ from .pair import Vocabularies, compared
 from .prediction import Prediction, predict
 from .whole_file import keep
 
-FORMAT = 1
+FORMAT = 2
 MOST_VERDICTS = 2000
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -28,12 +28,17 @@ Stamp = list[list[Any]]  # name, size in bytes and time of change (ns) of each f
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file that could be looked at. prediction: None where its vocabulary is another one."""
+    """A file that could be looked at. prediction: of a foreign one, with its text translated."""
 
     path: Path
     facts: ModelFacts
     vocabularies: Vocabularies
-    prediction: Prediction | None
+    prediction: Prediction
+
+    @property
+    def foreign(self) -> bool:
+        """Whether its vocabulary is another one, so that it drafts with ``--draft-translate`` alone."""
+        return self.vocabularies.shared is None
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ class Ranking:
                     "path": str(c.path),
                     **c.facts.as_dict(),
                     "vocabularies": asdict(c.vocabularies),
-                    "prediction": None if c.prediction is None else asdict(c.prediction),
+                    "translated": c.foreign,
+                    "prediction": asdict(c.prediction),
                 }
                 for c in self.candidates
             ],
@@ -88,16 +94,15 @@ def rank(target: Path, folder: Path, cache: Path) -> Ranking:
             unsuitable.append(Unsuitable(path, found))
             continue
         words = memory.vocabularies(target, ours, path, found)
-        can = words.shared is not None
-        candidates.append(Candidate(path, found, words, predict(ours, found) if can else None))
+        guess = predict(ours, found, translated=words.shared is None)
+        candidates.append(Candidate(path, found, words, guess))
     memory.keep()
     return Ranking(tuple(sorted(candidates, key=_order)), tuple(unsuitable))
 
 
 def _order(candidate: Candidate) -> tuple[bool, float, int, Path]:
     """The fastest first; at equal promise, and where nothing is promised, the smallest."""
-    guess = candidate.prediction
-    return guess is None, -round(guess.speedup, 2) if guess else 0.0, candidate.facts.dense, candidate.path
+    return candidate.foreign, -round(candidate.prediction.speedup, 2), candidate.facts.dense, candidate.path
 
 
 def _models(folder: Path) -> Iterator[tuple[Path, Stamp]]:
@@ -187,7 +192,7 @@ class _Remembered:
         key = f"{ours.vocabulary} {theirs.vocabulary}"
         try:
             return Vocabularies.from_dict(self._verdicts[key])
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             found = compared(GGUFFile.read(target), GGUFFile.read(draft))
         self._verdicts[key] = asdict(found)
         self._changed = True

@@ -19,7 +19,15 @@ from .backend import Abort, ChatTemplate, Context, Message, Model, llama
 from .corpus import index
 from .decoder import Decoder
 from .distribution import Rng
-from .drafters import CascadeDrafter, Drafter, LookupDrafter, ModelDrafter, NoDrafter, SuffixDrafter
+from .drafters import (
+    CascadeDrafter,
+    Drafter,
+    LookupDrafter,
+    ModelDrafter,
+    NoDrafter,
+    SuffixDrafter,
+    TranslatedDrafter,
+)
 from .errors import UsageError
 from .experience import Experience, place
 from .fit import fit
@@ -47,8 +55,8 @@ class Engine:
     :meth:`redraft`, at least what ``drafting`` asks for. progress: called with the share of all bytes
     that is loaded, 0 to 1. abort: stops loading and generating, which raise AbortedError. Raises UsageError,
     before anything is loaded, for a file that is missing, broken or generates no text, for a drafter
-    whose vocabulary means something else, and for a context that is larger than all memory; of one that will
-    be slow the log warns.
+    whose vocabulary means something else, unless ``drafting`` lets it be translated, and for a context that
+    is larger than all memory; of one that will be slow the log warns.
     """
 
     def __init__(
@@ -65,7 +73,7 @@ class Engine:
         began = time.perf_counter()
         target, draft = Path(target), _drafts(drafting, None if draft is None else Path(draft))
         headers = _headers(target, draft)
-        _compared(*headers)
+        _permit(_compared(*headers), drafting)
         _check_memory(*headers, loading, drafting, longest_draft)
         for path, _ in loading.lora:
             if not path.is_file():
@@ -76,7 +84,7 @@ class Engine:
         self.loading = loading
         self.drafting = drafting
         self._loaded: Context | None = None
-        self.shared_vocab: int | None = None
+        self._comparison: vocab.Comparison | None = None  # of the drafter that is loaded
         self.experience: Experience | None = None
         model = Model(
             target, gpu_layers=loading.gpu_layers, progress=lambda s: report(s * weight), abort=self.abort
@@ -103,6 +111,14 @@ class Engine:
         return self._loaded if self.drafting.wants_model else None
 
     @property
+    def shared_vocab(self) -> int | None:
+        """How many ids, from 0 on, target and drafter have in common; None where no drafter is loaded, or one
+        whose ids mean other tokens."""
+        if self._comparison is None or self._comparison.refusal is not None:
+            return None
+        return self._comparison.shared
+
+    @property
     def kind(self) -> str:
         """Who drafts: the drafter that was asked for, else the model when there is one, else suffix."""
         return self.drafting.drafter or ("suffix" if self.draft is None else "model")
@@ -126,12 +142,17 @@ class Engine:
                 "started for; start it with that --draft-max"
             )
         corpus = self._indexed(drafting)
-        loaded = self._loaded
-        if wanted is not None and (loaded is None or loaded.model.path != wanted):
-            shared = _compared(*_headers(self.target.model.path, wanted))
-            self._loaded, self.shared_vocab = self._load_draft(wanted, progress), shared
-        elif loaded is not None and loaded.model.path != named:
-            self._loaded, self.shared_vocab = None, None
+        loaded, comparison = self._loaded, self._comparison
+        stays = loaded is not None and loaded.model.path == (wanted or named)
+        if not stays:
+            comparison = None if wanted is None else _compared(*_headers(self.target.model.path, wanted))
+        if wanted is not None:
+            _permit(comparison, drafting)
+        if not stays:
+            self._loaded = None if wanted is None else self._load_draft(wanted, progress)
+            self._comparison = comparison
+        if not stays or (drafting.translate and not self.drafting.translate):
+            _warn(comparison, drafting)
         self.drafting, self._corpus = drafting, corpus
         if self.experience is not None:
             self.experience.keep()
@@ -203,20 +224,33 @@ class Engine:
             elif kind == "lookup":
                 drafters.append(LookupDrafter(ngram_max=d.ngram_max, ngram_min=d.ngram_min))
             elif self.draft is not None:
-                model = ModelDrafter(
-                    self.draft,
-                    sampling,
-                    rng,
-                    draft_max=d.longest,
-                    p_min=d.p_min,
-                    draft_min=d.draft_min,
-                    vocab_size=self.shared_vocab,
-                    grammar=grammar,
-                )
-                drafters.append(model)
+                drafters.append(self._model_drafter(self.draft, sampling, rng, grammar))
         if not drafters:
             return NoDrafter()
         return drafters[0] if len(drafters) == 1 else CascadeDrafter(drafters)
+
+    def _model_drafter(
+        self, context: Context, sampling: SamplingParams, rng: Rng, grammar: Grammar | None
+    ) -> Drafter:
+        d = self.drafting
+        if self.shared_vocab is None:
+            return TranslatedDrafter(
+                context,
+                self.target.model.vocab,
+                draft_max=d.longest,
+                p_min=d.p_min,
+                ignore_eos=sampling.ignore_eos,
+            )
+        return ModelDrafter(
+            context,
+            sampling,
+            rng,
+            draft_max=d.longest,
+            p_min=d.p_min,
+            draft_min=d.draft_min,
+            vocab_size=self.shared_vocab,
+            grammar=grammar,
+        )
 
     def _indexed(self, drafting: Drafting) -> SuffixAutomaton | None:
         """The texts beside the conversation, in which suffix looks for repetitions."""
@@ -232,7 +266,8 @@ class Engine:
         pair = [(c.model.path.name, c.model.size, c.threads) for c in contexts]
         layers = (self.loading.gpu_layers, self.loading.gpu_layers_draft)
         path = place(cache_dir(), pair, layers, self.loading.lora)
-        drafters = {} if self.draft is None else {ModelDrafter.name: self.draft.pass_seconds}
+        name = TranslatedDrafter.name if self.shared_vocab is None else ModelDrafter.name
+        drafters = {} if self.draft is None else {name: self.draft.pass_seconds}
         return Experience(self.target.pass_seconds, drafters, path)
 
     def tokenize(self, text: str) -> Tokens:
@@ -287,9 +322,24 @@ def _headers(target: Path, draft: Path | None) -> tuple[GGUFFile, GGUFFile | Non
     return files
 
 
-def _compared(target: GGUFFile, draft: GGUFFile | None) -> int | None:
-    """Refuses a pair that cannot work; the number of ids both vocabularies share."""
-    return None if draft is None else vocab.compare(target, draft)
+def _compared(target: GGUFFile, draft: GGUFFile | None) -> vocab.Comparison | None:
+    """How the vocabularies of a pair compare."""
+    return None if draft is None else vocab.judge(target, draft)
+
+
+def _permit(comparison: vocab.Comparison | None, drafting: Drafting) -> None:
+    """Raises VocabMismatchError for a drafter that would have to be translated, and may not be."""
+    if comparison is not None and comparison.refusal is not None and not drafting.translate:
+        raise comparison.refusal
+
+
+def _warn(comparison: vocab.Comparison | None, drafting: Drafting) -> None:
+    if comparison is None:
+        return
+    if drafting.translate and comparison.refusal is None:
+        LOG.warning("--draft-translate: target and drafter have one vocabulary, so nothing is translated")
+    for found in comparison.warnings:
+        LOG.warning("the drafter's vocabulary: %s; %s", found.what, found.means)
 
 
 def _check_memory(

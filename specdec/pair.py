@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,6 @@ from .prediction import Prediction, predict
 from .rollback import MOST_SNAPSHOTS
 from .room import Device, Room
 from .settings import Drafting, Loading
-from .vocab import VocabMismatchError
 
 Verdict = Literal["right", "right, but", "cannot"]
 
@@ -24,26 +23,28 @@ Verdict = Literal["right", "right, but", "cannot"]
 @dataclass(frozen=True)
 class Vocabularies:
     """Whether ids mean the same to both. shared: how many do; None where they do not, and reason says why,
-    means what would come of it."""
+    means what would come of it. warnings: what else differs, and what comes of that."""
 
     shared: int | None
     reason: str | None = None
     means: str | None = None
+    warnings: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def from_dict(cls, known: Mapping[str, Any]) -> Vocabularies:
-        """Raises TypeError or KeyError for what ``asdict`` did not make."""
-        return cls(known["shared"], known["reason"], known["means"])
+        """Raises TypeError, ValueError or KeyError for what ``asdict`` did not make."""
+        warnings = tuple((str(what), str(means)) for what, means in known["warnings"])
+        return cls(known["shared"], known["reason"], known["means"], warnings)
 
 
 def compared(target: GGUFFile, draft: GGUFFile) -> Vocabularies:
-    """``vocab.compare`` as a judgement, not an error. Raises UsageError where there is no vocabulary."""
-    try:
-        return Vocabularies(vocab.compare(target, draft))
-    except VocabMismatchError as error:
-        reason = str(error).removeprefix(f"{draft.path}: cannot draft for {target.path}: ")
-        what, means, _ = reason.rsplit("; ", 2)
-        return Vocabularies(None, what, means)
+    """What ``vocab.judge`` found, in short. Raises UsageError where there is no vocabulary."""
+    judged = vocab.judge(target, draft)
+    warnings = tuple((found.what, found.means) for found in judged.warnings)
+    for found in judged.findings:
+        if found.effect == "refused":
+            return Vocabularies(None, found.what, found.means, warnings)
+    return Vocabularies(judged.shared, warnings=warnings)
 
 
 @dataclass(frozen=True)
@@ -134,11 +135,13 @@ def judge(
     facts = ModelFacts.of(target)
     drafts = None if draft is None else ModelFacts.of(draft)
     words = None if draft is None else compared(target, draft)
-    can = words is not None and words.shared is not None
+    foreign = words is not None and words.shared is None
     shapes = facts.shape, None if drafts is None else drafts.shape
     asked = need(*shapes, loading, drafting, gpu=bool(devices))
     found = fit(*shapes, loading, drafting, room, devices)
-    prediction = predict(facts, drafts) if drafts is not None and can else None
+    prediction = None
+    if drafts is not None and (drafting.translate or not foreign):
+        prediction = predict(facts, drafts, translated=foreign)
     return Pair(
         target=facts,
         draft=drafts,
@@ -148,7 +151,10 @@ def judge(
         room=room,
         devices=devices,
         longest_draft=drafting.longest,
-        findings=tuple(_findings(facts, drafts, words, prediction, asked, found)),
+        findings=(
+            *_of_vocabularies(words, translated=drafting.translate),
+            *_findings(facts, drafts, prediction, asked, found),
+        ),
     )
 
 
@@ -161,24 +167,26 @@ def strategy(architecture: str, longest_draft: int) -> str:
     return rollback.expected(recurrent=has_state(architecture), n_snapshots=kept).name
 
 
+def _of_vocabularies(words: Vocabularies | None, *, translated: bool) -> Iterator[Finding]:
+    if words is None:
+        return
+    if words.reason is not None and translated:
+        means = (
+            "its text is translated: it drafts greedily, and fewer drafts are accepted; the output is exact"
+        )
+        yield Finding(
+            f"vocabulary: {words.reason}", means, "use a drafter of the target's family if there is one"
+        )
+    elif words.reason is not None:
+        yield Finding(f"vocabulary: {words.reason}", words.means or "", vocab.WAY_OUT, refusal=True)
+    for what, means in words.warnings:
+        yield Finding(f"vocabulary: {what}", means, "nothing, unless few drafts are accepted")
+
+
 def _findings(
-    target: ModelFacts,
-    draft: ModelFacts | None,
-    words: Vocabularies | None,
-    prediction: Prediction | None,
-    asked: Need,
-    fits: Fit,
+    target: ModelFacts, draft: ModelFacts | None, prediction: Prediction | None, asked: Need, fits: Fit
 ) -> list[Finding]:
     found = []
-    if words is not None and words.reason is not None:
-        found.append(
-            Finding(
-                f"vocabulary: {words.reason}",
-                words.means or "",
-                "use a drafter of the target's family and tokenizer",
-                refusal=True,
-            )
-        )
     if fits.refusal is not None:
         what, _, do = fits.refusal.rpartition("; ")
         found.append(Finding(what, "loading would end the process", do, refusal=True))

@@ -122,7 +122,8 @@ class Drafting:
     drafter: who drafts, or several in the order in which they are asked ("suffix,model"); None for the
     model when there is one, else suffix. draft_max: a fixed draft length; None adapts it to measured costs
     and acceptance. p_min: drafting stops where the drafter's likeliest token is less likely. lookup_corpus:
-    texts beside the conversation in which suffix looks for repetitions. typical_threshold is used by
+    texts beside the conversation in which suffix looks for repetitions. translate: a model with another
+    vocabulary than the target's may draft, too; its text is tokenised anew. typical_threshold is used by
     ``accept="typical"`` alone, which is lossy.
     """
 
@@ -130,6 +131,7 @@ class Drafting:
     draft_max: int | None = None
     draft_min: int = 0
     p_min: float = 0.0
+    translate: bool = False
     ngram_max: int = 3
     ngram_min: int = 1
     lookup_corpus: tuple[Path, ...] = ()

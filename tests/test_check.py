@@ -241,13 +241,24 @@ def test_a_folder_is_ranked(files: Path, tmp_path: Path) -> None:
     ranked = [line.split()[-1] for line in lines[3:6]]
     assert ranked == ["short.gguf", "small.gguf", "twin.gguf"]
     assert lines[5].split()[0] == "none"
-    foreign = lines.index("With another vocabulary:")
-    assert lines[foreign + 1] == "  foreign.gguf"
+    foreign = lines.index("With another vocabulary, for --draft-translate alone:")
+    assert lines[foreign + 1].split()[-1] == "foreign.gguf"
     assert lines[-2:] == ["  target.gguf", "    this is the target itself"]
     got = json.loads(run(tmp_path, "-m", files / "target.gguf", "--drafts", files, "--json").stdout)
     assert [Path(c["path"]).name for c in got["candidates"]] == [*ranked, "foreign.gguf"]
-    assert got["candidates"][-1]["prediction"] is None
+    assert [c["translated"] for c in got["candidates"]] == [False, False, False, True]
     assert got["unsuitable"][0]["reason"] == "this is the target itself"
+
+
+def test_a_translated_drafter_is_right_but(files: Path, tmp_path: Path) -> None:
+    pair = ["-m", files / "target.gguf", "-md", files / "foreign.gguf"]
+    refused, allowed = run(tmp_path, *pair, "--json"), run(tmp_path, *pair, "--draft-translate", "--json")
+    assert (refused.returncode, allowed.returncode) == (2, 0)
+    assert "--draft-translate: every round" in json.loads(refused.stdout)["findings"][0]["do"]
+    got = json.loads(allowed.stdout)
+    assert got["verdict"] == "right, but"
+    assert got["findings"][0]["means"].startswith("its text is translated")
+    assert 0.3 <= got["prediction"]["acceptance"] <= 0.7
 
 
 def test_names_that_would_steer_a_terminal_do_not(files: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import subprocess
 import sys
@@ -179,6 +180,21 @@ def test_padding_at_the_end_of_a_vocabulary_is_allowed_on_either_side(tmp_path: 
             assert engine.shared_vocab == 512
             assert text_of(engine) == text_of(alone)
             text_of(engine, SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0), 60)
+
+
+def test_what_may_cost_acceptance_is_said_once(
+    tmp_path: Path, models: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """llama.cpp refuses such a pair; its drafts are verified like any other's."""
+    without = tiny.llama(tmp_path / "without.gguf", seed=0, noise=0.1, add_bos=False)
+    with caplog.at_level(logging.WARNING, "specdec"):
+        with Engine(models / "target.gguf", without, loading=SMALL) as engine:
+            engine.redraft(Drafting(draft_max=3), without)
+            text = text_of(engine)
+        with Engine(models / "target.gguf", loading=SMALL) as alone:
+            assert text_of(alone) == text
+    (warning,) = caplog.messages
+    assert "its tokenizer puts nothing before a text, the target's token 1; the output stays" in warning
 
 
 @pytest.mark.parametrize(

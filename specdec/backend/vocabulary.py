@@ -54,6 +54,26 @@ class Vocabulary:
         """
         return self._tokenize(text.encode("utf-8", "surrogatepass"), begins=False, special=True)
 
+    def tokenize_part(self, text: str, *, begins: bool) -> Tokens:
+        """Ids of plain text after other tokens, int32 [n]; what looks like a control token is text, too.
+
+        begins: whether the text stands at a beginning, where the tokenizer may put a space before it; else
+        it goes on from text, and no space is put anywhere. Empty where the tokenizer cannot do that.
+        """
+        raw = text.encode("utf-8", "surrogatepass")
+        if begins or not self.adds_space or not raw:
+            return self._tokenize(raw, begins=False, special=False)
+        if raw[:1] == b" " and len(raw) > 1:
+            return self._tokenize(raw[1:], begins=False, special=False)  # it puts the space there
+        for anchor in (b"\n", b"a", b"."):  # one that merges with what follows is of no use
+            tokens = self._tokenize(anchor + raw, begins=False, special=False)
+            passed = 0
+            for i, token in enumerate(tokens.tolist()):
+                if passed == len(b" " + anchor):
+                    return tokens[i:]
+                passed += len(self.piece(token))
+        return np.empty(0, np.int32)
+
     def _tokenize(self, raw: bytes, *, begins: bool, special: bool) -> Tokens:
         capacity = len(raw) + 8
         tokens = np.empty(capacity, np.int32)
@@ -86,12 +106,27 @@ class Vocabulary:
         """Whether the token ends a generation (``llama_vocab_is_eog``)."""
         return bool(llama_cpp.llama_vocab_is_eog(self.pointer, token))
 
+    def is_control(self, token: int) -> bool:
+        """Whether the token stands for no text: it marks a beginning, an end, a role."""
+        return not self.piece(token)
+
     def is_special(self, token: int) -> bool:
         """Whether the tokenizer splits a text at this token before anything else (control, user-defined)."""
         attributes = llama_cpp.llama_vocab_get_attr(self.pointer, token)
         return bool(
             attributes & (llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
         )
+
+    @functools.cached_property
+    def adds_space(self) -> bool:
+        """Whether the tokenizer puts a space before a text, as SentencePiece's do (``add_space_prefix``)."""
+        return b"".join(map(self.piece, self.tokenize_part("a", begins=True).tolist())) == b" a"
+
+    @functools.cached_property
+    def byte_tokens(self) -> dict[int, int]:
+        """The token of each byte that has one of its own."""
+        pieces = ((token, self._read_piece(token, special=False)) for token in range(self.size))
+        return {piece[0]: token for token, piece in pieces if len(piece) == 1}
 
     @functools.cached_property
     def eog_tokens(self) -> list[int]:
@@ -118,6 +153,11 @@ class Vocabulary:
     def eos(self) -> int:
         """The id of the end-of-sequence token, -1 for none."""
         return int(llama_cpp.llama_vocab_eos(self.pointer))
+
+    @property
+    def eot(self) -> int:
+        """The id of the end-of-turn token, -1 for none."""
+        return int(llama_cpp.llama_vocab_eot(self.pointer))
 
     def _bos_text(self) -> bytes:
         return self.spelled(self.bos) if self.bos >= 0 else b""

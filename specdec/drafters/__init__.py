@@ -5,6 +5,7 @@ from .draft import DraftBlock, Drafter, NoDrafter, Reader
 from .lookup import LookupDrafter
 from .model import ModelDrafter
 from .suffix import SuffixDrafter
+from .translated import TranslatedDrafter
 
 __all__ = [
     "CascadeDrafter",
@@ -15,4 +16,5 @@ __all__ = [
     "NoDrafter",
     "Reader",
     "SuffixDrafter",
+    "TranslatedDrafter",
 ]

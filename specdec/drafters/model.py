@@ -34,7 +34,8 @@ class ModelDrafter:
     draft_max: a ceiling no caller can raise. p_min: drafting stops where the model's likeliest token is less
     likely; the token that was drawn has no say in that, or the output would not be the target's. draft_min:
     the least of a draft that was drawn, once it has begun.
-    vocab_size: ids the target has too; padding past it is never proposed. grammar: the target's.
+    vocab_size: ids the target has too; padding past it is never proposed. grammar: the target's. name: what
+    statistics and schedule know it by.
     Raises UsageError for a memory that cannot be rolled back, ValueError for a draft_max below 1.
     """
 
@@ -51,11 +52,13 @@ class ModelDrafter:
         draft_min: int = 0,
         vocab_size: int | None = None,
         grammar: Grammar | None = None,
+        name: str = name,
     ) -> None:
         if draft_max < 1:
             raise ValueError(f"the draft length must be at least 1, got {draft_max}")
         if not context.rollback_strategy.can_roll_back:
             raise UsageError(irreversible(context, "drafter"))
+        self.name = name
         self.context = context
         self._sampler = Sampler(context.model.vocab, params, rng, context.n_ctx, grammar)
         self._rng = rng
