@@ -52,8 +52,8 @@ class Context:
 
     Making one runs a few small passes: they find out how this memory rolls back and what one token
     costs (``pass_seconds``), and bring the weights into memory.
-    Raises UsageError when llama.cpp cannot make the context, mostly for want of memory, or an adapter
-    does not fit.
+    Raises UsageError when llama.cpp cannot make the context, mostly for want of memory, an adapter does not
+    fit, or the weights compute nothing.
     """
 
     def __init__(
@@ -350,8 +350,12 @@ class Context:
         while len(seconds) < 3 and sum(seconds) < 0.1:
             self.clear()
             before = self.decode_seconds
-            self.score(token)
+            rows = self.score(token)
             seconds.append(self.decode_seconds - before)
+        if np.isnan(rows).any():
+            raise UsageError(
+                f"{self.model.path}: its first pass gives no numbers: the weights are damaged, fetch it again"
+            )
         self.clear()
         self.decode_seconds, self.tokens_fed = 0.0, 0
         return statistics.median(seconds)

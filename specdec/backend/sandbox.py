@@ -269,8 +269,8 @@ def weight(value: Any) -> int:
         elif isinstance(value, dict):
             left.extend(value)
             left.extend(value.values())
-        elif isinstance(value, (list, tuple, set, frozenset, *_VIEWS)):
-            left.extend(iter(value))
+        elif isinstance(value, _HOLDERS):
+            left.extend(value)
         elif isinstance(value, Namespace):
             left.append(object.__getattribute__(value, "_Namespace__attrs"))
         elif isinstance(value, int):
@@ -280,7 +280,15 @@ def weight(value: Any) -> int:
     return total
 
 
-_VIEWS: tuple[type[Iterable[Any]], ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_HOLDERS: tuple[type[Iterable[Any]], ...] = (
+    list,
+    tuple,
+    set,
+    frozenset,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+)
 
 
 # How large a filter's or a method's result is at most, from its arguments.
