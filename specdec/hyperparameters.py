@@ -68,12 +68,12 @@ TABLES = ("d2t", "tid2eid", "tid2eid.weight")  # ends of the names of tensors th
 BYTE, SHORTEST_BYTE = 6, 3  # LLAMA_TOKEN_TYPE_BYTE; llama.cpp reads the digits of <0x0A> from there on
 
 
-# Tensors that a loader lets be absent and the graph reads all the same, by one that is there in their layer.
-CONVOLUTION = ("ssm_conv1d.weight", "ssm_conv1d.bias")  # build_mamba2_layer
-GATE = ("attn_qkv.weight", "attn_gate.weight")  # build_qkvz
+# Tensors that a loader lets be absent and the graph reads all the same, in layers with an ssm_conv1d.weight.
+CONVOLUTION = ("ssm_conv1d.bias",)  # build_mamba2_layer
+PROJECTIONS = ("attn_qkv.weight", "attn_gate.weight")  # build_qkvz
 NEEDED = {
     **dict.fromkeys(("falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe"), CONVOLUTION),
-    **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), GATE),
+    **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), PROJECTIONS),
 }
 
 
@@ -235,10 +235,14 @@ def _states(m: _Numbers) -> Iterator[str]:
 def _needed(m: _Numbers) -> Iterator[str]:
     """The graphs that :data:`NEEDED` names."""
     names = {tensor.name for tensor in m.tensors}
-    there, needed = NEEDED.get(m.arch, ("", ""))
-    for layer in range(m.layers if needed else 0):
-        if f"blk.{layer}.{there}" in names and f"blk.{layer}.{needed}" not in names:
-            yield f"it has no tensor blk.{layer}.{needed}"
+    for layer in range(m.layers if m.arch in NEEDED else 0):
+        block = f"blk.{layer}."
+        present = {n for n in ("ssm_conv1d.weight", "ssm_in.weight", *NEEDED[m.arch]) if block + n in names}
+        if m.arch == "qwen3next" and "ssm_in.weight" in present and "attn_qkv.weight" not in present:
+            continue  # older files have both projections in one tensor
+        for needed in NEEDED[m.arch] if "ssm_conv1d.weight" in present else ():
+            if needed not in present:
+                yield f"it has no tensor {block}{needed}"
 
 
 def _tokenizer(m: _Numbers) -> Iterator[str]:

@@ -33,6 +33,7 @@ Rows = npt.NDArray[np.float32]
 FeedProgress = Callable[[int, int], None]
 
 SHORTEST = 8  # tokens: what finding out how the memory rolls back takes
+LONGEST = (1 << 31) - 1  # tokens: positions are int32
 # Each adds 3 nodes a layer to llama.cpp's graph, whose size is bounded (graph_max_nodes); past it the process
 # is aborted: measured between 16 and 20 for Nemotron-H, 24 and 28 for LFM2. Longer drafts use checkpoints.
 MOST_SNAPSHOTS = 8
@@ -72,6 +73,11 @@ class Context:
             raise UsageError(
                 f"{model.path}: a context of {self.n_ctx} is too short; it needs {SHORTEST} tokens or more"
             )
+        if self.n_ctx > LONGEST:
+            raise UsageError(
+                f"{model.path}: a context of {self.n_ctx:,} tokens is too long; "
+                f"lower -c, to {LONGEST:,} at most"
+            )
         self._longest_draft = max(0, n_outputs - 1)
         self.n_outputs = max(2, n_outputs)
         self.decode_seconds = 0.0
@@ -83,10 +89,7 @@ class Context:
         llama.forget_errors()
         pointer = self._abort.call(llama_cpp.llama_init_from_model, model.pointer, params)
         if pointer is None:
-            raise UsageError(
-                f"{model.path}: llama.cpp cannot make a context of {self.n_ctx} tokens: "
-                f"{llama.last_errors()}; a smaller -c needs less memory"
-            )
+            raise self._no_room(llama.last_errors())
         self._pointer = pointer
         self.memory = Memory(pointer, model)
         self.n_batch = int(llama_cpp.llama_n_batch(pointer))
@@ -94,21 +97,30 @@ class Context:
         self._free = weakref.finalize(self, _free, pointer, self._batch)
         model.contexts.add(self)
         self._token, self._position, self._output = self._batch_views()
-        self._all_positions = np.arange(self.n_ctx, dtype=np.int32)
-        self._held = np.empty(self.n_ctx + 1, np.int32)
         self._logits = np.empty((0, 0), np.float32)
         self._logits_address = 0
         self._n_held = 0  # tokens of the text
         self.n_read = 0
         self._n_settled = 0  # of these, the first that nobody said might be taken back
         try:
+            self._all_positions = np.arange(self.n_ctx, dtype=np.int32)
+            self._held = np.empty(self.n_ctx + 1, np.int32)
             self._apply(lora)
             self.rollback_strategy = rollback.Strategy(self.memory)
             rollback.probe(self, model.vocab.size)
             self.pass_seconds = self._time_one_pass()
+        except MemoryError as error:
+            self.close()
+            raise self._no_room(str(error)) from error
         except BaseException:
             self.close()
             raise
+
+    def _no_room(self, reason: str) -> UsageError:
+        return UsageError(
+            f"{self.model.path}: llama.cpp cannot make a context of {self.n_ctx} tokens: {reason}; "
+            "a smaller -c needs less memory"
+        )
 
     def _params(self, threads: int) -> llama_cpp.llama_context_params:
         params: llama_cpp.llama_context_params = llama_cpp.llama_context_default_params()
