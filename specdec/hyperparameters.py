@@ -52,6 +52,10 @@ SQUARE_QUERIES = (
     "nemotron olmo olmo2 olmoe orion phi2 phi3 phimoe plamo pockettts qwen2 qwen2moe qwen2vl stablelm "
     "starcoder2 xverse"
 )
+# With experts in every case (GGML_ASSERT(n_expert > 0) in load_arch_tensors).
+EXPERTS_ONLY = ("bailingmoe2", "glm4moe", "grovemoe", "llada-moe", "smallthinker")
+# Rotated in sections (LLAMA_ROPE_TYPE_MROPE, _IMROPE), whatever the file says of them.
+SECTIONS = ("paddleocr", "qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe")
 # Types that no matrix multiplication of ggml's reads (type_traits_cpu without vec_dot).
 NOT_FOR_WEIGHTS = ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64")
 # Of the tensors that llama.cpp's converter never packs (prepare_tensors), those that a kernel takes for F32.
@@ -102,6 +106,10 @@ class _Numbers:
         value = self.metadata.get(f"{self.arch}.{key}")
         return value % (1 << 32) if type(value) is int else default
 
+    def lists(self, key: str) -> bool:
+        """Whether there is an array under arch.key."""
+        return isinstance(self.metadata.get(f"{self.arch}.{key}"), GGUFArray)
+
     def has(self, key: str) -> bool:
         """Whether there is a number under arch.key."""
         return type(self.metadata.get(f"{self.arch}.{key}")) is int
@@ -134,6 +142,8 @@ def _experts(m: _Numbers) -> Iterator[str]:
         yield m.is_("expert_count", count, f"is more than the {MAX_EXPERTS} there may be")
     if used > count:
         yield m.is_("expert_used_count", used, f"is more than the {count} experts")
+    if m.arch in EXPERTS_ONLY and not count:
+        yield m.is_("expert_count", count, f"a {m.arch} model cannot have")
     if count and not used:
         yield m.is_("expert_used_count", used, f"leaves the {count} experts without use")
     if groups and groups >= count:
@@ -164,6 +174,9 @@ def _layers(m: _Numbers) -> Iterator[str]:
 
 def _heads(m: _Numbers) -> Iterator[str]:
     """Queries are shared out evenly (``ggml_mul_mat``), and cut into heads (``ggml_reshape_3d``)."""
+    attention_only = {*WHOLE_ROPE.split(), *SQUARE_QUERIES.split()} - {"deci", "jamba", "lfm2", "lfm2moe"}
+    if m.arch in attention_only and not m.whole("attention.head_count", int(m.lists("attention.head_count"))):
+        yield "it has no attention heads"  # by whose number the width is divided
     heads = m.each("attention.head_count")
     groups = m.each("attention.head_count_kv") or heads
     if not heads or not groups:
@@ -192,6 +205,11 @@ def _rope(m: _Numbers) -> Iterator[str]:
     scaling = m.metadata.get(f"{m.arch}.rope.scaling.type", "linear")
     if isinstance(scaling, str) and scaling not in ROPE_SCALINGS:
         yield m.is_("rope.scaling.type", repr(scaling), f"is none of {', '.join(ROPE_SCALINGS)}")
+    sections = m.metadata.get(f"{m.arch}.rope.dimension_sections", 0)
+    parts = list(sections)[:4] if isinstance(sections, GGUFArray) else [sections] * 4
+    whole = [n for n in parts if type(n) is int]
+    if (m.arch in SECTIONS or any(whole)) and (min(whole, default=0) < 0 or not any(whole[:3])):
+        yield m.is_("rope.dimension_sections", parts, "does not divide the dimensions of a head")
     heads = m.each("attention.head_count")
     if m.arch in NO_ROPE.split() or not heads or not heads[0]:
         return
