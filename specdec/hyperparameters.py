@@ -54,6 +54,17 @@ SQUARE_QUERIES = (
 )
 # With experts in every case (GGML_ASSERT(n_expert > 0) in load_arch_tensors).
 EXPERTS_ONLY = ("bailingmoe2", "glm4moe", "grovemoe", "llada-moe", "smallthinker")
+# Loaders that divide by the experts used where the file does not say how wide an expert is.
+DIVIDED = ("qwen3next", "qwen35moe", "qwen4exp")
+# By which graphs and loaders divide.
+DIVISORS = {
+    "ernie4_5-moe": "interleave_moe_layer_step",
+    "grovemoe": "experts_per_group",
+    "minimax-01": "full_attention_interval",
+    "qwen3next": "full_attention_interval",
+    "qwen35": "full_attention_interval",
+    "qwen35moe": "full_attention_interval",
+}
 # Rotated in sections (LLAMA_ROPE_TYPE_MROPE, _IMROPE), whatever the file says of them.
 SECTIONS = ("paddleocr", "qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe")
 # Types that no matrix multiplication of ggml's reads (type_traits_cpu without vec_dot).
@@ -144,6 +155,8 @@ def _experts(m: _Numbers) -> Iterator[str]:
         yield m.is_("expert_used_count", used, f"is more than the {count} experts")
     if m.arch in EXPERTS_ONLY and not count:
         yield m.is_("expert_count", count, f"a {m.arch} model cannot have")
+    if m.arch in DIVIDED and not used and not any(m.each("expert_feed_forward_length") or [0]):
+        yield m.is_("expert_used_count", used, f"a {m.arch} model cannot have")
     if count and not used:
         yield m.is_("expert_used_count", used, f"leaves the {count} experts without use")
     if groups and groups >= count:
@@ -159,8 +172,9 @@ def _layers(m: _Numbers) -> Iterator[str]:
     ahead = m.whole("nextn_predict_layers")
     if ahead > m.layers:
         yield m.is_("nextn_predict_layers", ahead, f"is more than the {m.layers} layers")
-    if m.has("full_attention_interval") and not m.whole("full_attention_interval"):
-        yield m.is_("full_attention_interval", 0, "is no distance")
+    divisor = DIVISORS.get(m.arch, "")
+    if m.has(divisor) and not m.whole(divisor):
+        yield m.is_(divisor, 0, "is no distance")
     if m.arch in ("rwkv6", "rwkv7") and m.whole("token_shift_count", 2) != 2:
         yield m.is_("token_shift_count", m.whole("token_shift_count"), "is not 2")
     if m.whole("attention.sliding_window") > LONGEST_WINDOW:

@@ -20,9 +20,10 @@ from typing import Any
 
 import gguf_damage
 
-SECONDS = 20  # that a case may take; it needs 0.1
+SECONDS = 15  # of the processor that a case may take; it needs 0.1
+WAIT = 120  # seconds that it may take on a busy machine
 MEMORY = 512 << 20  # bytes of address space that a case may take beyond what it begins with
-TOKENS = 8
+PROMPT, TOKENS = 40, 8  # tokens
 SENTENCE = "the cat and the dog, the cat and the dog"
 
 
@@ -38,28 +39,18 @@ def run(path: Path) -> dict[str, Any]:
     """What becomes of one file in this process: refused with a message, or the number of tokens it wrote."""
     from specdec import Drafting, Engine, Loading, SamplingParams, SpecdecError
 
+    loading, drafting = Loading(n_ctx=64, threads=1), Drafting(draft_max=3)
     try:
-        with Engine(
-            path, path, loading=Loading(n_ctx=64, threads=1), drafting=Drafting(draft_max=3)
-        ) as engine:
-            prompt = engine.tokenize(SENTENCE)
-            if engine.has_template:
-                try:
-                    prompt = engine.tokenize_chat([{"role": "user", "content": SENTENCE}])
-                except SpecdecError as error:
-                    said = str(error)
-                    return {"refused": said}
-            prompt = prompt[:40]
-            n = 0
-            for temperature in (0.0, 0.8):
+        with Engine(path, path, loading=loading, drafting=drafting) as engine:  # it drafts for itself
+            messages = [{"role": "user", "content": SENTENCE}]
+            text = engine.tokenize_chat(messages) if engine.has_template else engine.tokenize(SENTENCE)
+            written = []
+            for temperature in (0.0, 0.8, 0.0):
                 decoder = engine.decoder(SamplingParams(temperature=temperature), seed=1)
-                n += sum(len(step.tokens) for step in decoder.generate(prompt, TOKENS))
-            engine.redraft(Drafting(drafter="none"))
-            n += sum(
-                len(step.tokens)
-                for step in engine.decoder(SamplingParams(temperature=0.0)).generate(prompt, TOKENS)
-            )
-            return {"wrote": n}
+                for step in decoder.generate(text[:PROMPT], TOKENS):
+                    written.extend(step.tokens)
+                engine.redraft(Drafting(drafter="none") if temperature else drafting, path)
+            return {"wrote": len(written)}
     except SpecdecError as error:
         return {"refused": str(error)}
 
@@ -78,7 +69,8 @@ def case(directory: Path, seed: int, path: Path) -> dict[str, Any]:
     outcome: dict[str, Any] = {"seed": seed, "file": name, "damage": what}
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        outcome["died"] = "hung" if number == signal.SIGALRM else signal.Signals(number).name
+        hung = number in (signal.SIGALRM, signal.SIGXCPU)
+        outcome["died"] = "hung" if hung else signal.Signals(number).name
         outcome["stderr"] = errors.read_text(errors="replace")[-2000:]
     elif os.WEXITSTATUS(status) or not answer.exists():
         outcome["died"] = f"exit status {os.WEXITSTATUS(status)}"
@@ -96,7 +88,8 @@ def _alone(path: Path, answer: Path, errors: Path) -> None:
         os.dup2(file, 1)
         os.dup2(file, 2)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(SECONDS)
+        signal.alarm(WAIT)
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         answer.write_text(json.dumps(run(path)))
