@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from . import partial
 from .backend import Vocabulary
 from .errors import UsageError
 from .kernels import SuffixAutomaton
@@ -46,12 +46,13 @@ def _tokens(file: Path, vocab: Vocabulary, name: str, cache: Path) -> Tokens:
     except (OSError, ValueError, EOFError):  # not there yet, or broken
         pass
     tokens = vocab.tokenize(text, special=False)
-    draft = kept.with_name(f"{kept.name}.{os.getpid()}.tmp")
     with contextlib.suppress(OSError):  # a cache that cannot be written to only costs time
         cache.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as out:
-            np.save(out, tokens)
-        draft.replace(kept)
+        partial.sweep(kept)
+        with partial.writing(kept) as draft:
+            with draft.open("wb") as out:
+                np.save(out, tokens)
+            draft.replace(kept)
     return tokens
 
 

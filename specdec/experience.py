@@ -10,6 +10,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+from . import partial
 from .calibration import Calibration
 from .costs import SMALL, CostCurve, Pace
 
@@ -74,11 +75,12 @@ class Experience:
             "drafters": {name: curve.remember() for name, curve in self._drafters.items()},
             "acceptance": {name: known.remember() for name, known in self._acceptance.items()},
         }
-        draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(known), "utf-8")
-            draft.replace(self.path)
+            partial.sweep(self.path)
+            with partial.writing(self.path) as draft:
+                draft.write_text(json.dumps(known), "utf-8")
+                draft.replace(self.path)
 
     def _load(self, path: Path) -> None:
         """Takes up what is written there; a file that is missing, broken or outdated says nothing."""
