@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf_damage
+import gguf_parts
 import pytest
 import tiny
 import tiny_architectures
@@ -93,7 +94,7 @@ def test_every_damaged_file_is_an_error_or_a_model(whole: Path, request: pytest.
 def test_undamaged_files_run(whole: Path, tmp_path: Path) -> None:
     """What the fuzzer takes apart and puts together again is still a model."""
     for source in sorted(whole.glob("*.gguf")):
-        file = gguf_damage.parts(source.read_bytes())
+        file = gguf_parts.parts(source.read_bytes())
         file.lay_out()
         (tmp_path / source.name).write_bytes(file.written())
         assert (tmp_path / source.name).read_bytes() == source.read_bytes()
@@ -112,12 +113,12 @@ def test_the_same_seed_is_the_same_damage(whole: Path) -> None:
 
 def changed(whole: Path, name: str, tmp_path: Path, key: str, value: Any) -> GGUFFile:
     """A file with another value for one key, or without it."""
-    file = gguf_damage.parts((whole / f"{name}.gguf").read_bytes())
+    file = gguf_parts.parts((whole / f"{name}.gguf").read_bytes())
     file.entries = [e for e in file.entries if e.key.decode() != key]
     if value is not None:
-        kind = {int: gguf_damage.U32, float: gguf_damage.F32, str: 8, list: 9}[type(value)]
+        kind = {int: gguf_parts.U32, float: gguf_parts.F32, str: 8, list: 9}[type(value)]
         raw = value.encode() if isinstance(value, str) else value
-        file.entries.append(gguf_damage.Entry(key.encode(), kind, (7, raw) if kind == 9 else raw))
+        file.entries.append(gguf_parts.Entry(key.encode(), kind, (7, raw) if kind == 9 else raw))
     (tmp_path / "model.gguf").write_bytes(file.written())
     return GGUFFile.read(tmp_path / "model.gguf")
 
@@ -180,7 +181,7 @@ def test_numbers_that_end_the_process(
 def test_tensors_that_end_the_process(
     whole: Path, tmp_path: Path, name: str, tensor: str, kind: int | None, message: str
 ) -> None:
-    file = gguf_damage.parts((whole / f"{name}.gguf").read_bytes())
+    file = gguf_parts.parts((whole / f"{name}.gguf").read_bytes())
     for found in [t for t in file.tensors if t.name.decode() == tensor]:
         if kind is None:
             file.tensors.remove(found)
