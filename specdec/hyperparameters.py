@@ -77,7 +77,6 @@ ALWAYS_F32 = (
     "ssm_conv1d_k.weight",
     "ssm_conv1d_v.weight",
     "time_mix_first.weight",
-    "time_mix_lerp_fused.weight",
 )
 TABLES = ("d2t", "tid2eid", "tid2eid.weight")  # ends of the names of tensors that hold whole numbers
 BYTE, SHORTEST_BYTE = 6, 3  # LLAMA_TOKEN_TYPE_BYTE; llama.cpp reads the digits of <0x0A> from there on
@@ -299,7 +298,7 @@ def _types(m: _Numbers) -> Iterator[str]:
         if tensor.name.endswith(TABLES):
             continue
         vector = len(tensor.shape) <= 1 or not tensor.name.endswith(".weight")
-        plain = vector or tensor.name.endswith(("_norm.weight", *ALWAYS_F32))
+        plain = vector or tensor.name.endswith(("_norm.weight", *ALWAYS_F32)) or "_mix_lerp_" in tensor.name
         if tensor.type in NOT_FOR_WEIGHTS or (plain and tensor.type != "F32"):
             wanted = "F32" if plain else "a type for weights"
             yield f"tensor {tensor.name!r} is of type {tensor.type}, not {wanted}"

@@ -173,6 +173,7 @@ def test_numbers_that_end_the_process(
         ("qwen3", "blk.0.attn_norm.weight", 1, "'blk.0.attn_norm.weight' is of type F16, not F32"),
         ("mamba2", "blk.1.ssm_d", 30, "'blk.1.ssm_d' is of type BF16, not F32"),
         ("lfm2", "blk.0.shortconv.conv.weight", 1, "'blk.0.shortconv.conv.weight' is of type F16, not F32"),
+        ("rwkv7", "blk.0.channel_mix_lerp_k.weight", 1, "_mix_lerp_k.weight' is of type F16, not F32"),
         ("qwen35", "blk.0.ffn_up.weight", 26, "'blk.0.ffn_up.weight' is of type I32, not a type for weights"),
         ("nemotron_h", "blk.0.ssm_conv1d.bias", None, "it has no tensor blk.0.ssm_conv1d.bias"),
         ("qwen35", "blk.0.attn_gate.weight", None, "it has no tensor blk.0.attn_gate.weight"),
