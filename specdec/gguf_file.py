@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .errors import UsageError
 from .gguf_header import GGUFArray, Header, Tensor, Value, read_header
+from .hyperparameters import damage
 
 _SOUND: set[str] = set()  # hashes of token arrays in which no two texts are the same
 
@@ -119,10 +120,15 @@ class GGUFFile:
         return value
 
     def require_text_generation(self) -> None:
-        """Raises UsageError unless this is a model that, on its own, writes text from left to right."""
+        """Raises UsageError unless this is a model that, on its own, writes text from left to right, and one
+        that llama.cpp can be given without ending the process.
+        """
         what = _what_else(self)
         if what:
             raise UsageError(f"{self.path}: this is {what}; give a text-generation GGUF instead")
+        wrong = damage(self.metadata, self.tensors)
+        if wrong:
+            raise UsageError(f"{self.path}: {wrong}: the file is damaged, fetch it again")
 
 
 def _other_parts(first: Header) -> list[Path]:

@@ -6,6 +6,7 @@ these refuse is a UsageError here that says what is wrong and where.
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import mmap
@@ -271,7 +272,9 @@ def _map(path: Path) -> mmap.mmap:
         raise UsageError(f"{path}: no such file; check the spelling and the folder") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"{path}: cannot be read ({reason}); check the path and its permissions") from None
+        full = getattr(error, "errno", None) == errno.ENOMEM
+        way = "free some memory" if full else "check the path and its permissions"
+        raise UsageError(f"{path}: cannot be read ({reason}); {way}") from None
     if not head:
         raise UsageError(f"{path}: the file is empty; the download probably failed, fetch it again")
     raise UsageError(f"{path}: not a GGUF file: {_looks_like(head)}; a .gguf begins with the letters GGUF")

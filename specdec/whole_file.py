@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from . import partial
+
 
 @contextmanager
 def replacing(path: Path, permissions: int | None = None) -> Iterator[IO[bytes]]:
@@ -32,8 +34,13 @@ def replacing(path: Path, permissions: int | None = None) -> Iterator[IO[bytes]]
 
 
 def keep(path: Path, contents: bytes) -> None:
-    """Writes what can be made again, into a directory that is made for it; failing is no reason to fail."""
+    """Writes what can be made again, into a directory that is made for it; failing is no reason to fail.
+
+    What a run that was killed left of the same file goes.
+    """
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as stream:
-            stream.write(contents)
+        partial.sweep(path)
+        with partial.writing(path) as draft:
+            draft.write_bytes(contents)
+            draft.replace(path)

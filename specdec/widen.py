@@ -13,9 +13,7 @@ from __future__ import annotations
 import math
 import os
 import re
-import secrets
 import shutil
-import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,12 +24,10 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from . import partial
 from .errors import SpecdecError, UsageError
 from .gguf_file import GGUFFile
 from .widened import RECIPE_KEY, SOURCE_KEY, identity, recipe
-
-PAUSE = 60  # seconds that a build at work never goes without a write
-ABANDONED_AFTER = 3600  # seconds without a write after which another build's temporary file is litter
 
 _FFN = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)\.weight")
 _ROLES = ("gate", "up", "down")
@@ -170,51 +166,24 @@ def _role(tensor: gguf.ReaderTensor) -> str:
 def write(plan: Plan, destination: Path, progress: Callable[[int, int], None]) -> None:
     """Write what ``plan`` describes to a temporary file, check it, and give it the name ``destination``.
 
-    Whatever stops it (an error, Ctrl-C), the temporary file is removed. Builds that run at once do not meet:
-    each has its own temporary file and the last one to finish keeps the name.
+    Whatever stops it (an error, Ctrl-C), the temporary file is removed; after a kill, the next build does it.
+    Builds that run at once do not meet: each has its own and the last one to finish keeps the name.
     """
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(destination)
+        partial.sweep(destination)
         free = shutil.disk_usage(destination.parent).free
     except OSError as error:
         raise UsageError(f"cannot write in {destination.parent}: {error.strerror or error}") from error
     if free < plan.total_bytes:
         room = f"{_size(plan.total_bytes)} needed, {_size(free)} free in {destination.parent}"
         raise UsageError(f"no room to build {destination.name}: {room}; free some space and run it again")
-    partial = destination.with_name(f"{destination.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
-        _write_file(plan, partial, progress)
-        _settle(plan, partial, destination)
+        with partial.writing(destination) as path:
+            _write_file(plan, path, progress)
+            _settle(plan, path, destination)
     except OSError as error:
         raise SpecdecError(f"could not write {destination}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _remove_abandoned(destination: Path) -> None:
-    """Remove the temporary files of builds that were killed before they could do it themselves."""
-    for path in destination.parent.iterdir():
-        ours = path.name.startswith(f"{destination.name}.") and path.name.endswith(".partial")
-        try:
-            if ours and _is_abandoned(path):
-                path.unlink()
-        except OSError:  # another build was faster, or the file is not ours to remove
-            continue
-
-
-def _is_abandoned(path: Path) -> bool:
-    """Whether nobody writes to a temporary file any more: its process is gone, or it has rested too long."""
-    rested = time.time() - path.stat().st_mtime
-    if rested > ABANDONED_AFTER or os.name != "posix":
-        return rested > ABANDONED_AFTER
-    try:
-        os.kill(int(path.name.rsplit(".", 2)[1].partition("-")[0]), 0)
-    except ProcessLookupError:
-        return rested > PAUSE  # the cache may be shared with a machine where the process is alive
-    except (PermissionError, ValueError):
-        pass
-    return False
 
 
 def _write_file(plan: Plan, path: Path, progress: Callable[[int, int], None]) -> None:
@@ -239,21 +208,21 @@ def _write_file(plan: Plan, path: Path, progress: Callable[[int, int], None]) ->
         writer.close()
 
 
-def _settle(plan: Plan, partial: Path, destination: Path) -> None:
+def _settle(plan: Plan, path: Path, destination: Path) -> None:
     """Check the written file, make sure the disk has it, and rename it."""
     planned = [(wide.source.name, wide.shape) for wide in plan.tensors]
     try:
-        written = [(tensor.name, tensor.shape[::-1]) for tensor in GGUFFile.read(partial).tensors]
+        written = [(tensor.name, tensor.shape[::-1]) for tensor in GGUFFile.read(path).tensors]
     except UsageError as error:
         raise SpecdecError(f"{destination.name} came out damaged and is not kept: {error}") from error
     if written != planned:
         raise SpecdecError(f"{destination.name} came out with other tensors than planned; it is not kept")
-    with partial.open("rb+") as file:
+    with path.open("rb+") as file:
         os.fsync(file.fileno())
     try:
-        os.replace(partial, destination)
+        os.replace(path, destination)
     except PermissionError:  # Windows, when another build has finished and its file is in use
-        if not destination.is_file() or destination.stat().st_size != partial.stat().st_size:
+        if not destination.is_file() or destination.stat().st_size != path.stat().st_size:
             raise
 
 

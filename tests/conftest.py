@@ -21,6 +21,11 @@ from specdec.backend import Context, Model  # noqa: E402
 THINKING = tiny.CHATML.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fuzz-seeds", type=int, default=1000, help="damaged GGUFs to try (test_gguf_fuzz.py)")
+    parser.addoption("--fuzz-start", type=int, default=0, help="the first of their seeds")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache directory of the tests' own: what a run learns is not for the user's next one."""

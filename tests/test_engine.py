@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -317,3 +318,22 @@ def test_every_public_name_is_there() -> None:
         assert getattr(specdec, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = specdec.nonsense
+
+
+def test_a_split_model_is_one_model(tmp_path: Path) -> None:
+    whole = tiny.llama(tmp_path / "whole.gguf", dtype="q8_0")
+    first = tiny.llama(tmp_path / "split.gguf", dtype="q8_0", split=5)
+    assert first.name == "split-00001-of-00005.gguf"
+    texts = []
+    for path in (whole, first):
+        with Engine(path, path, loading=Loading(n_ctx=128, threads=1)) as engine:
+            decoder = engine.decoder(SamplingParams(temperature=0.0))
+            steps = list(decoder.generate(engine.tokenize("the and to of"), 16))
+            texts.append([token for step in steps for token in step.tokens])
+            assert engine.target.model.size > 0
+    assert len(texts[0]) == 16
+    assert texts[0] == texts[1]
+    (tmp_path / "split-00004-of-00005.gguf").unlink()
+    missing = re.escape(f"{first}: split-00004-of-00005.gguf of this split model missing; fetch it into")
+    with pytest.raises(UsageError, match=missing):
+        Engine(first)

@@ -24,6 +24,8 @@ def taught(path: Path | None = None) -> Experience:
 def test_it_is_kept_and_recalled(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "pair.json"
     e = taught(path)
+    path.parent.mkdir()
+    (path.parent / "pair.json.1-a.partial").touch()  # of a run that was killed
     e.keep()
     again = Experience(0.3, {"model": 0.03}, path)
     assert again.balance == 7.5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -359,23 +358,6 @@ def test_cut_off_file_is_not_kept(source: Path, cache: Path, monkeypatch: pytest
         widen(source, cache / "wide.gguf", FACTOR, ignore)
     assert raised.value.exit_code == 1
     assert os.listdir(cache) == []
-
-
-def test_abandoned_files_are_removed(source: Path, cache: Path) -> None:
-    cache.mkdir()
-    now = time.time()
-    ages = {
-        "wide.gguf.1-a.partial": 2,
-        "wide.gguf.2-b.partial": 0.5,
-        "other.gguf.3-c.partial": 2,
-        "wide.gguf.x": 2,
-    }
-    for name, hours in ages.items():
-        (cache / name).touch()
-        os.utime(cache / name, (now - hours * 3600, now - hours * 3600))
-    widen(source, cache / "wide.gguf", FACTOR, ignore)
-    kept = {"wide.gguf", "wide.gguf.2-b.partial", "other.gguf.3-c.partial", "wide.gguf.x"}
-    assert set(os.listdir(cache)) == kept
 
 
 def test_two_builds_at_once(source: Path, cache: Path) -> None:

@@ -33,6 +33,7 @@ Rows = npt.NDArray[np.float32]
 FeedProgress = Callable[[int, int], None]
 
 SHORTEST = 8  # tokens: what finding out how the memory rolls back takes
+LONGEST = (1 << 31) - 1  # tokens: positions are int32
 
 
 class Context:
@@ -49,8 +50,8 @@ class Context:
 
     Making one runs a few small passes: they find out how this memory rolls back and what one token
     costs (``pass_seconds``), and bring the weights into memory.
-    Raises UsageError when llama.cpp cannot make the context, mostly for want of memory, or an adapter
-    does not fit.
+    Raises UsageError when llama.cpp cannot make the context, mostly for want of memory, an adapter does not
+    fit, or the weights compute nothing.
     """
 
     def __init__(
@@ -69,6 +70,11 @@ class Context:
             raise UsageError(
                 f"{model.path}: a context of {self.n_ctx} is too short; it needs {SHORTEST} tokens or more"
             )
+        if self.n_ctx > LONGEST:
+            raise UsageError(
+                f"{model.path}: a context of {self.n_ctx:,} tokens is too long; "
+                f"lower -c, to {LONGEST:,} at most"
+            )
         self._longest_draft = max(0, n_outputs - 1)
         self.n_outputs = max(2, n_outputs)
         self.decode_seconds = 0.0
@@ -80,10 +86,7 @@ class Context:
         llama.forget_errors()
         pointer = self._abort.call(llama_cpp.llama_init_from_model, model.pointer, params)
         if pointer is None:
-            raise UsageError(
-                f"{model.path}: llama.cpp cannot make a context of {self.n_ctx} tokens: "
-                f"{llama.last_errors()}; a smaller -c needs less memory"
-            )
+            raise self._no_room(llama.last_errors())
         self._pointer = pointer
         self.memory = Memory(pointer, model)
         self.n_batch = int(llama_cpp.llama_n_batch(pointer))
@@ -91,21 +94,30 @@ class Context:
         self._free = weakref.finalize(self, _free, pointer, self._batch)
         model.contexts.add(self)
         self._token, self._position, self._output = self._batch_views()
-        self._all_positions = np.arange(self.n_ctx, dtype=np.int32)
-        self._held = np.empty(self.n_ctx + 1, np.int32)
         self._logits = np.empty((0, 0), np.float32)
         self._logits_address = 0
         self._n_held = 0  # tokens of the text
         self.n_read = 0
         self._n_settled = 0  # of these, the first that nobody said might be taken back
         try:
+            self._all_positions = np.arange(self.n_ctx, dtype=np.int32)
+            self._held = np.empty(self.n_ctx + 1, np.int32)
             self._apply(lora)
             self.rollback_strategy = rollback.Strategy(self.memory)
             rollback.probe(self, model.vocab.size)
             self.pass_seconds = self._time_one_pass()
+        except MemoryError as error:
+            self.close()
+            raise self._no_room(str(error)) from error
         except BaseException:
             self.close()
             raise
+
+    def _no_room(self, reason: str) -> UsageError:
+        return UsageError(
+            f"{self.model.path}: llama.cpp cannot make a context of {self.n_ctx} tokens: {reason}; "
+            "a smaller -c needs less memory"
+        )
 
     def _params(self, threads: int) -> llama_cpp.llama_context_params:
         params: llama_cpp.llama_context_params = llama_cpp.llama_context_default_params()
@@ -347,8 +359,12 @@ class Context:
         while len(seconds) < 3 and sum(seconds) < 0.1:
             self.clear()
             before = self.decode_seconds
-            self.score(token)
+            rows = self.score(token)
             seconds.append(self.decode_seconds - before)
+        if np.isnan(rows).any():
+            raise UsageError(
+                f"{self.model.path}: its first pass gives no numbers: the weights are damaged, fetch it again"
+            )
         self.clear()
         self.decode_seconds, self.tokens_fed = 0.0, 0
         return statistics.median(seconds)

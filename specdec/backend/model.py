@@ -66,7 +66,7 @@ class Model:
                 llama_cpp.llama_model_free(pointer)
             raise raised[0] if raised else AbortedError(f"{path}: loading was stopped")
         if pointer is None:
-            raise UsageError(f"{path}: llama.cpp cannot load this model: {llama.last_errors()}")
+            raise UsageError(f"{path}: llama.cpp cannot load this model: {_advised(llama.last_errors())}")
         self._pointer: llama_cpp.llama_model_p | None = pointer
         self._free = weakref.finalize(self, llama_cpp.llama_model_free, pointer)
         self.vocab = Vocabulary(self)
@@ -138,3 +138,9 @@ class Model:
                 return buffer.value.decode("utf-8", "replace") if n >= 0 else None
             size = n + 1
         return None
+
+
+def _advised(reason: str) -> str:
+    """A reason for a failed load, with what to do where that is for want of memory."""
+    short = any(sign in reason for sign in ("allocate", "bad_alloc", "insufficient memory"))
+    return f"{reason}; close other programs, or take a smaller or more quantised model" if short else reason

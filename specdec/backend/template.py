@@ -1,4 +1,4 @@
-"""A model's chat template, rendered in Jinja's sandbox by the binding, or one of llama.cpp's own."""
+"""A model's chat template, rendered in a sandbox, or one of llama.cpp's own."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import ctypes
 from collections.abc import Callable, Sequence
 
 import llama_cpp
+from jinja2.exceptions import SecurityError
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from ..errors import UsageError
 from .model import Model
+from .sandbox import Sandbox
 
 Message = dict[str, str]
 
@@ -46,7 +48,8 @@ class ChatTemplate:
         """The text of a conversation, ending where its next answer begins.
 
         messages: ``{"role": "system" | "user" | "assistant", "content": text}``, oldest first.
-        Raises UsageError when the template refuses them.
+        Raises UsageError when the template refuses them, reaches out of its sandbox, or takes more time or
+        memory than any conversation needs.
         """
         try:
             return self._render(messages)
@@ -54,21 +57,32 @@ class ChatTemplate:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> UsageError:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        what = "is refused" if isinstance(error, SecurityError) else "failed"
         return UsageError(
-            f"{self.origin}: the chat template failed ({reason}); --chat-template takes another, "
+            f"{self.origin}: the chat template {what} ({reason}); --chat-template takes another, "
             "--raw continues a text without one"
         )
 
     def _jinja(self, model: Model, source: str) -> Render:
-        vocab = model.vocab
+        vocab, sandbox = model.vocab, Sandbox()
         try:
-            formatter = Jinja2ChatFormatter(
-                source, eos_token=vocab.control_text(vocab.eos), bos_token=vocab.control_text(vocab.bos)
-            )
+            template = sandbox.compiled(source)
         except Exception as error:  # Jinja's own kinds of error, and whatever else a broken source provokes
             raise self._failed(error) from error
-        return lambda messages: formatter(messages=list(messages)).prompt  # type: ignore[arg-type]  # TypedDicts
+
+        def refuse(message: object) -> None:
+            raise ValueError(message)
+
+        variables = {  # those of Jinja2ChatFormatter
+            "eos_token": vocab.control_text(vocab.eos),
+            "bos_token": vocab.control_text(vocab.bos),
+            "raise_exception": refuse,
+            "strftime_now": Jinja2ChatFormatter.strftime_now,
+            "add_generation_prompt": True,
+            **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
+        }
+        return lambda messages: sandbox.rendered(template, messages=list(messages), **variables)
 
     @staticmethod
     def _builtin(name: str) -> Render:
