@@ -218,15 +218,16 @@ def _rope(m: _Numbers) -> Iterator[str]:
     scaling = m.metadata.get(f"{m.arch}.rope.scaling.type", "linear")
     if isinstance(scaling, str) and scaling not in ROPE_SCALINGS:
         yield m.is_("rope.scaling.type", repr(scaling), f"is none of {', '.join(ROPE_SCALINGS)}")
-    sections = m.metadata.get(f"{m.arch}.rope.dimension_sections", 0)
-    parts = list(sections)[:4] if isinstance(sections, GGUFArray) else [sections] * 4
-    whole = [n for n in parts if type(n) is int]
-    if (m.arch in SECTIONS or any(whole)) and (min(whole, default=0) < 0 or not any(whole[:3])):
-        yield m.is_("rope.dimension_sections", parts, "does not divide the dimensions of a head")
     heads = m.each("attention.head_count")
     if m.arch in NO_ROPE.split() or not heads or not heads[0]:
         return
     size = m.whole("attention.key_length", m.whole("embedding_length") // heads[0])
+    sections = m.metadata.get(f"{m.arch}.rope.dimension_sections", 0)
+    parts = list(sections)[:4] if isinstance(sections, GGUFArray) else [sections] * 4
+    whole = [n for n in parts if type(n) is int]
+    fits = min(whole, default=0) >= 0 and any(whole[:3]) and sum(whole) <= size
+    if (m.arch in SECTIONS or any(whole)) and not fits:
+        yield m.is_("rope.dimension_sections", parts, "does not divide the dimensions of a head")
     rotated = m.whole("rope.dimension_count", size)
     swa = m.whole("rope.dimension_count_swa", rotated), m.whole("attention.key_length_swa", size)
     for key, n, of in (("rope.dimension_count", rotated, size), ("rope.dimension_count_swa", *swa)):

@@ -134,6 +134,7 @@ def changed(whole: Path, name: str, tmp_path: Path, key: str, value: Any) -> GGU
         ("qwen3moe", "expert_group_count", 3, "expert_group_count is 3, which does not divide the 4 experts"),
         ("qwen3moe", "expert_group_count", 2, "used_count is 0, which is not between 0 and the 2 groups"),
         ("qwen35", "rope.dimension_sections", 0, "dimension_sections is [0, 0, 0, 0], which does not divide"),
+        ("qwen35", "rope.dimension_sections", 5, "dimension_sections is [5, 5, 5, 5], which does not divide"),
         ("qwen3", "attention.head_count", 0, "it has no attention heads"),
         ("qwen3", "nextn_predict_layers", 3, "nextn_predict_layers is 3, which is more than the 2 layers"),
         ("qwen3next", "full_attention_interval", 0, "full_attention_interval is 0, which is no distance"),

@@ -49,6 +49,10 @@ WELCOME = {
     "tuples": "{% for a, b in [(1, 2), (3, messages[0].role)] %}{{ a }}{{ b }}{% endfor %}{{ nothing }}"
     "{{ nothing is defined }}{{ bos_token ~ eos_token }}{% for x in nothing %}{% endfor %}"
     "{{ 7 // 2 ** 1 % 4 }}",
+    "methods": "{% for m in messages %}{% set x = m.role %}"
+    "{{ x.strip('u').center(12).replace('s', 'S').rstrip() }}"
+    "{{ x.zfill(12).ljust(14) ~ x.expandtabs(4).lstrip('s') }}{{ ', '.join([x, x]) }}{{ '{:>9}'.format(x) }}"
+    "{{ x.encode('utf-8').decode() | trim('r') }}{{ x.rjust(9) }}{% endfor %}",
     "recursive": "{% for x in [1, [2, [3]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}",
     "refuses": "{{ raise_exception('Conversation roles must alternate') }}",
 }
@@ -162,6 +166,10 @@ TOO_LARGE = {
     "join by method": "{{ ('y' * 100000).join(range(99999) | map('string')) }}",
     "replace": "{{ ('x' * 1000000) | replace('x', 'y' * 100000) }}",
     "replace by method": "{{ ('x' * 1000000).replace('', 'y' * 100000) }}",
+    "strip": "{{ ('a' * 1000000).strip('b' * 1000000 ~ 'a') }}",
+    "trim": "{{ ('a' * 1000000) | trim('b' * 1000000 ~ 'a') }}",
+    "punycode": "{{ ('é' * 1000000).encode('punycode') }}",
+    "date": "{{ strftime_now('%99999Y' * 100000) }}",
     "translate": "{{ ('x' * 1000000).translate({120: 'y' * 100000}) }}",
     "bytes": "{{ (1).to_bytes(10**10, 'big') }}",
     "json": "{{ [[1]] | tojson(indent=10**9) }}",
@@ -185,13 +193,14 @@ def test_what_is_too_large_is_refused_before_it_is_made() -> None:
     cases = {**TOO_LARGE, **ENDLESS}
     program = (
         "import json, resource, sys, time\n"
-        "from specdec.backend.sandbox import Sandbox\n"
+        "from specdec.backend.sandbox import Sandbox, strftime_now\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         f"resource.setrlimit(resource.RLIMIT_AS, (used + {ALLOWED}, used + {ALLOWED}))\n"
         "for name, source in json.load(sys.stdin).items():\n"
         "    sandbox, began = Sandbox(), time.thread_time()\n"
         "    try:\n"
-        "        said = 'text: ' + sandbox.rendered(sandbox.compiled(source), messages=[])[:50]\n"
+        "        template = sandbox.compiled(source)\n"
+        "        said = 'text: ' + sandbox.rendered(template, strftime_now=strftime_now)[:50]\n"
         "    except Exception as error:\n"
         "        said = f'{type(error).__name__}: {error}'\n"
         "    print(json.dumps([name, said, time.thread_time() - began]), flush=True)\n"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -21,21 +20,21 @@ import jinja2.ext
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment, is_internal_attribute
-from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
+from .bounds import BOUNDS, LARGEST, METHOD_BOUNDS, Bound, braces, nothing, percent, weight
+
 SECONDS = 2.0  # of processor time; the longest real conversation takes some hundredths
-LARGEST = 1 << 22  # characters of one value: a million tokens
-ELEMENT = 16  # characters that an element of a list counts as
 TOTAL = 1 << 27  # of all values together
 MOST_BITS = 1 << 12  # of a whole number
 MOST_INDENT = 64  # spaces a level of JSON
+LONGEST_DATE = 256  # characters of a date's format; what C's strftime sets aside is a multiple of it
 
 # Not of bounded cost, and of no use in a conversation.
 DROPPED_FILTERS = ("pprint", "striptags", "urlize", "wordwrap", "xmlattr")
 
-Bound = Callable[..., int]
+JINJAS_OWN = ("_loop_vars", "_block_vars")  # arguments that compiled templates give to every call
 
 
 class Budget:
@@ -161,7 +160,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 args = (list(__self.paced(args[0])), *args[1:])
                 bound = BOUNDS["join"](args[0], owner)
             else:
-                bound = METHOD_BOUNDS.get(name, _none)(owner, *args, **kwargs)
+                named = {k: v for k, v in kwargs.items() if k not in JINJAS_OWN}
+                bound = METHOD_BOUNDS.get(name, nothing)(owner, *args, **named)
             __self.budget.take(bound)
         __self.budget.step()
         return __self.weighed(super().call(__context, __obj, *args, **kwargs))
@@ -174,7 +174,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             value, times = (left, right) if sized[0] else (right, left)
             self.budget.take(weight(value) * times if isinstance(times, int) else 0)
         elif operator == "%" and isinstance(left, (str, bytes)):
-            self.budget.take(_percent(left, right))
+            self.budget.take(percent(left, right))
         elif operator in ("*", "**") and isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
             if bits > MOST_BITS:
@@ -189,7 +189,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapper = super().wrap_str_format(value)
-        return None if wrapper is None else self._bounded(wrapper, functools.partial(_braces, value.__self__))
+        return None if wrapper is None else self._bounded(wrapper, functools.partial(braces, value.__self__))
 
     def _bounded(self, function: Callable[..., Any], bound: Bound | None) -> Callable[..., Any]:
         """A filter that takes from the budget; bound: the size of what it makes, if that can be large."""
@@ -225,6 +225,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self._concatenated(encoder.iterencode(x))
 
 
+def strftime_now(form: str) -> str:
+    """The date, as ``Jinja2ChatFormatter.strftime_now`` writes it."""
+    if len(form) > LONGEST_DATE:
+        raise SecurityError(f"it writes a date of more than {LONGEST_DATE} characters")
+    return str(Jinja2ChatFormatter.strftime_now(form))
+
+
 class _Counted(NodeTransformer):
     """Has loops, ``~`` and literals with something computed in them go through the sandbox."""
 
@@ -253,135 +260,3 @@ class _Counted(NodeTransformer):
         return node
 
     visit_List = visit_Tuple = visit_Dict = _literal  # noqa: N815
-
-
-def weight(value: Any) -> int:
-    """Characters of a value and of all it holds, ELEMENT more for each; counting stops soon after LARGEST."""
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    total = 0
-    left: list[Any] = [value]
-    while left and total <= LARGEST:
-        value = left.pop()
-        total += ELEMENT
-        if isinstance(value, (str, bytes)):
-            total += len(value)
-        elif isinstance(value, dict):
-            left.extend(value)
-            left.extend(value.values())
-        elif isinstance(value, _HOLDERS):
-            left.extend(value)
-        elif isinstance(value, Namespace):
-            left.append(object.__getattribute__(value, "_Namespace__attrs"))
-        elif isinstance(value, int):
-            total += value.bit_length() >> 3
-        if len(left) * ELEMENT > LARGEST:
-            return LARGEST + len(left)
-    return total
-
-
-_HOLDERS: tuple[type[Iterable[Any]], ...] = (
-    list,
-    tuple,
-    set,
-    frozenset,
-    type({}.keys()),
-    type({}.values()),
-    type({}.items()),
-)
-
-
-# How large a filter's or a method's result is at most, from its arguments.
-
-
-def _none(*_values: Any, **_named: Any) -> int:
-    return 0
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _padded(value: Any, width: Any = 80, *_rest: Any, **_named: Any) -> int:
-    return weight(value) + _number(width)
-
-
-def _tabbed(value: Any, tabsize: Any = 8) -> int:
-    return (1 + len(value)) * max(1, _number(tabsize))
-
-
-def _replaced(value: Any, old: Any, new: Any, *_rest: Any, **_named: Any) -> int:
-    text, old = str(value), str(old)
-    return len(text) + text.count(old) * len(str(new))
-
-
-def _indented(s: Any, width: Any = 4, *_rest: Any, **_named: Any) -> int:
-    text = str(s)
-    return len(text) + (2 + text.count("\n")) * (len(width) if isinstance(width, str) else _number(width))
-
-
-def _listed(value: Any, d: Any = "", *_rest: Any, **_named: Any) -> int:
-    return weight(value) + len(str(d)) * (len(value) if isinstance(value, Sized) else 1)
-
-
-def _translated(value: Any, table: Any, *_rest: Any) -> int:
-    longest = max(map(weight, table.values()), default=1) if isinstance(table, dict) else 1
-    return (1 + len(value)) * longest
-
-
-def _rounded(_value: Any, precision: Any = 0, *_rest: Any, **_named: Any) -> int:
-    return LARGEST + 1 if abs(_number(precision)) > 100 else 0
-
-
-def _summed(_value: Any, attribute: Any = None, start: Any = 0) -> int:
-    return (
-        0 if isinstance(start, (int, float)) else LARGEST + 1
-    )  # adding lists takes the square of their size
-
-
-def _widest(form: str | bytes, values: Sequence[Any]) -> int:
-    """The most that one field of a format can be: a width in it, or in the values, or all of these."""
-    numbers = re.findall(r"\d+", form if isinstance(form, str) else form.decode("latin-1"))
-    widths = [LARGEST if len(n) > 7 else int(n) for n in numbers] + [_number(v) for v in values]
-    return max(widths, default=0) + weight(list(values))
-
-
-def _percent(form: Any, right: Any, *more: Any, **named: Any) -> int:
-    values = [*(right if isinstance(right, tuple) else (right,)), *more, *named.values()]
-    if isinstance(form, bytes):
-        return len(form) + form.count(b"%") * _widest(form, values)
-    return len(form) + str(form).count("%") * _widest(form, values)
-
-
-def _formatted(form: Any, *values: Any, **named: Any) -> int:
-    return _percent(str(form), (), *values, **named)
-
-
-def _braces(form: str, *values: Any, **named: Any) -> int:
-    given = [*values, *named.values()]
-    if len(values) == 1 and isinstance(values[0], dict):  # format_map
-        given += list(values[0].values())
-    return len(form) + form.count("{") * _widest(form, given)
-
-
-BOUNDS: dict[str, Bound] = {  # of filters
-    "batch": _padded,
-    "center": _padded,
-    "format": _formatted,
-    "indent": _indented,
-    "join": _listed,
-    "replace": _replaced,
-    "round": _rounded,
-    "slice": _padded,
-    "sum": _summed,
-}
-METHOD_BOUNDS: dict[str, Bound] = {  # of strings, bytes and whole numbers
-    "center": _padded,
-    "expandtabs": _tabbed,
-    "ljust": _padded,
-    "replace": _replaced,
-    "rjust": _padded,
-    "to_bytes": _padded,
-    "translate": _translated,
-    "zfill": _padded,
-}

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 
 import llama_cpp
 from jinja2.exceptions import SecurityError
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from ..errors import UsageError
 from .model import Model
-from .sandbox import Sandbox
+from .sandbox import Sandbox, strftime_now
 
 Message = dict[str, str]
 
@@ -78,7 +77,7 @@ class ChatTemplate:
             "eos_token": vocab.control_text(vocab.eos),
             "bos_token": vocab.control_text(vocab.bos),
             "raise_exception": refuse,
-            "strftime_now": Jinja2ChatFormatter.strftime_now,
+            "strftime_now": strftime_now,
             "add_generation_prompt": True,
             **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
         }
