@@ -52,6 +52,11 @@ class BenchOptions:
         option("--draft-lengths", panel=TRIED, metavar="LENGTHS",
                help="Fixed draft lengths to try, besides the adaptive one."),
     ] = "2,4,8"  # fmt: skip
+    draft_translate: Annotated[
+        bool,
+        option("--draft-translate", panel=TRIED,
+               help="The drafter may have another vocabulary: its text is tokenised anew for the target."),
+    ] = False  # fmt: skip
     temps: Annotated[
         str,
         option("--temps", panel=TRIED, metavar="TEMPERATURES",
@@ -129,6 +134,7 @@ class BenchOptions:
             plans.lengths(self.draft_lengths),
             plans.temperatures(self.temps),
             plans.rules(self.accept),
+            self.draft_translate,
         )
 
 
@@ -216,7 +222,8 @@ def _loaded(pair: Pair, plan: Plan, view: View, signals: Signals) -> Engine:
     """The models, with room for the longest draft that is tried."""
     from .locate import loaded
 
-    drafting = Drafting(drafter="model" if plan.wants_model else "none", draft_max=1)
+    drafter = "model" if plan.wants_model else "none"
+    drafting = Drafting(drafter=drafter, draft_max=1, translate=plan.translate)
     longest = max((LONGEST_DRAFT, *plan.lengths))
     files = (pair.target, pair.draft)
     return loaded(files, pair.loading, drafting, view, signals.abort, longest_draft=longest)

@@ -19,6 +19,7 @@ class Configuration:
     """One way of decoding. drafter: "none" for plain decoding. length: None for the adaptive schedule.
 
     rule: of acceptance. base: the name of the plain decoding that it is compared with, perhaps its own.
+    translate: whether the drafter's vocabulary may be another one.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Configuration:
     length: int | None
     rule: Rule
     temperature: float
+    translate: bool = False
 
     @property
     def plain(self) -> bool:
@@ -39,7 +41,7 @@ class Configuration:
 
     def drafting(self) -> Drafting:
         length = 1 if self.plain else self.length  # a fixed length, so that plain decoding learns nothing
-        return Drafting(drafter=self.drafter, draft_max=length, accept=self.rule)
+        return Drafting(drafter=self.drafter, draft_max=length, accept=self.rule, translate=self.translate)
 
     def sampling(self) -> SamplingParams:
         return SamplingParams(temperature=self.temperature)
@@ -56,6 +58,7 @@ class Plan:
     lengths: tuple[int, ...]
     temperatures: tuple[float, ...] = (0.0,)
     rules: tuple[Rule, ...] = ("block",)
+    translate: bool = False
 
     def __post_init__(self) -> None:
         for drafter in self.drafters:
@@ -75,7 +78,7 @@ class Plan:
         for temperature in self.temperatures:
             at = f"@{temperature:g}" if len(self.temperatures) > 1 else ""
             base = f"plain{at}"
-            found.append(Configuration(base, base, "none", None, "block", temperature))
+            found.append(Configuration(base, base, "none", None, "block", temperature, self.translate))
             # Where nothing is drawn the rules are the same.
             rules = self.rules if temperature > 0.0 else self.rules[:1]
             for drafter in self.drafters:
@@ -83,7 +86,9 @@ class Plan:
                     by = f":{rule}" if len(rules) > 1 else ""
                     for length in (*self.lengths, None):
                         name = f"{drafter.replace(',', '+')}:{length or ADAPTIVE}{by}{at}"
-                        found.append(Configuration(name, base, drafter, length, rule, temperature))
+                        found.append(
+                            Configuration(name, base, drafter, length, rule, temperature, self.translate)
+                        )
         return found
 
 

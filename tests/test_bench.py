@@ -51,6 +51,8 @@ def test_configurations_have_names_and_a_plain_one_for_each_temperature() -> Non
     ]  # fmt: skip
     assert {one.base for one in plan.configurations() if one.temperature} == {"plain@0.8"}
     assert [one.name for one in Plan(("lookup",), ()).configurations()] == ["plain", "lookup:adaptive"]
+    translated = Plan(("model",), (2,), translate=True).configurations()
+    assert [one.drafting().translate for one in translated] == [True, True, True]
 
 
 def test_a_configuration_is_drafting_and_sampling() -> None:

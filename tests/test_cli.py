@@ -260,6 +260,42 @@ def refused(done: subprocess.CompletedProcess[str], *said: str) -> None:
         assert text in done.stderr
 
 
+def test_another_vocabulary_is_translated_when_asked(
+    specdec: Specdec, models: Path, tmp_path: Path, env: dict[str, str]
+) -> None:
+    other = tiny.llama(tmp_path / "other.gguf", tokenizer="bpe")
+    flags = [
+        "generate",
+        "--raw",
+        "-m",
+        models / "target.gguf",
+        "-c",
+        "256",
+        "-t",
+        "1",
+        "--temp",
+        "0",
+        "-n",
+        "30",
+    ]
+    draft = ["-md", other, "--draft-max", "4"]
+    plain = specdec(*flags, "--drafter", "none", "the and of")
+    refused(specdec(*flags, *draft, "the and of"), "of kind 'gpt2'", "or --draft-translate: ")
+    done = specdec(*flags, *draft, "--draft-translate", "--json", "the and of")
+    result = json.loads(done.stdout)
+    assert result["text"] == plain.stdout.removesuffix("\n")
+    assert result["drafter"] == "translated"
+    assert result["stats"]["by_drafter"]["translated"]["drafted"] == result["stats"]["drafted"] > 0
+    env["SPECDEC_DRAFT_TRANSLATE"] = "1"
+    assert specdec(*flags, *draft, "the and of").stdout == plain.stdout
+    settings = specdec(*flags, *draft, "--show-settings").stdout.splitlines()
+    assert "--draft-translate\ttrue\tSPECDEC_DRAFT_TRANSLATE" in settings
+    requests = b'{"prompt": "the and of", "draft_translate": false}\n{"prompt": "the and of"}\n'
+    lines = specdec(*flags[:1], *flags[2:], *draft, "--raw", "--jsonl", stdin=requests).stdout.splitlines()
+    assert "--draft-translate" in json.loads(lines[0])["error"]["message"]
+    assert json.loads(lines[1])["text"] == result["text"]
+
+
 def test_another_vocabulary_is_refused_with_the_reason(
     specdec: Specdec, models: Path, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("translated")
     tiny.llama(directory / "spm.gguf", tokenizer="spm", dtype="q8_0")
     tiny.llama(directory / "bpe.gguf", tokenizer="bpe", dtype="q8_0", n_vocab=520, chat_template=tiny.CHATML)
+    tiny.mamba(directory / "mamba.gguf", tokenizer="spm")
     merges = {"tokenizer.ggml.merges": ["a a"]}  # there have to be some; this one makes no token
     tiny.llama(directory / "bytes.gguf", tokenizer="bpe", dtype="q8_0", n_vocab=260, extra=merges)
     revocab.shuffled(directory / "bytes.gguf", directory / "shuffled.gguf")
@@ -96,7 +97,7 @@ def wilful(longest: int) -> AdaptiveSchedule:
 # The run: what the target alone writes.
 
 
-@pytest.mark.parametrize(("target_name", "drafter_name"), [("bpe", "spm"), ("spm", "bpe")])
+@pytest.mark.parametrize(("target_name", "drafter_name"), [("bpe", "spm"), ("spm", "bpe"), ("bpe", "mamba")])
 def test_greedy_equals_plain(files: Path, target_name: str, drafter_name: str) -> None:
     with (
         Model(files / f"{target_name}.gguf") as model,

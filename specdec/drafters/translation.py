@@ -100,7 +100,7 @@ class Translation:
         for token in self._follow(passage, new[at:]):
             at += len(self.target.piece(token)) - (first and not written and self.target.adds_space)
             written.append((token, sum(place < at for place in begun)))
-        if control is not None and not cut:
+        if control is not None and not cut and (written or at == len(new)):
             written.append((control, len(begun) + 1))
         return written
 
@@ -114,9 +114,10 @@ class Translation:
         at = -1 if passage.begins and self.target.adds_space else 0
         ends = list(itertools.accumulate((len(self.target.piece(t)) for t in whole), initial=at))
         in_one = whole[ends.index(len(tail)) :] if len(tail) in ends else []
+        if self._spelled(in_one) == new:
+            return in_one
         alone: list[int] = tokens_of(self.target, new, begins=False).tolist()
-        fitting = (tokens for tokens in (in_one, alone) if self._spelled(tokens) == new)
-        return next(fitting, [])
+        return alone if self._spelled(alone) == new else []
 
     def _spelled(self, tokens: list[int]) -> bytes:
         return b"".join(map(self.target.piece, tokens))
