@@ -350,7 +350,7 @@ def _check_memory(
     devices = () if loading.gpu_layers == 0 else llama.devices()
     found = fit(*shapes, loading, drafting, room(), devices, longest_draft=longest_draft)
     if found.refusal is not None:
-        raise UsageError(found.refusal)
+        raise UsageError(f"{target.path}: {found.refusal}")
     if found.warning is not None:
         LOG.warning(found.warning)
 

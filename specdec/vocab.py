@@ -36,8 +36,8 @@ BOS_BY_DEFAULT = frozenset((
 # fmt: on
 
 OTHER_TOKENS = (
-    "the acceptance rule would compare the probabilities of different tokens (fluent text, a plausible "
-    "acceptance rate, the wrong distribution)"
+    "the acceptance rule would compare the probabilities of different tokens: what it drafts would be other "
+    "words to the target, which accepts hardly any"
 )
 WAY_OUT = (
     "use a drafter of the target's family and tokenizer, or --draft-translate: every round then costs a "

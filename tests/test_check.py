@@ -228,7 +228,7 @@ def test_a_context_that_cannot_be_is_said_by_generate_before_loading(files: Path
         [SPECDEC, "generate", *map(str, args), "the"], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("specdec: a context of 16,777,216 tokens needs ")
+    assert done.stderr.startswith(f"specdec: {files / 'target.gguf'}: a context of 16,777,216 tokens needs ")
     assert "lower it: -c " in done.stderr
     assert done.stderr.count("\n") == 1
 

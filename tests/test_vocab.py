@@ -60,7 +60,7 @@ def test_another_size(tmp_path: Path) -> None:
     message = refusal(model(tmp_path / "t.gguf"), model(tmp_path / "d.gguf", n_vocab=900))
     assert "it has 900 tokens, the target 400" in message
     assert "the acceptance rule would compare the probabilities of different tokens" in message
-    assert "fluent text, a plausible acceptance rate, the wrong distribution" in message
+    assert "what it drafts would be other words to the target, which accepts hardly any" in message
 
 
 def test_real_tokens_are_no_padding(tmp_path: Path) -> None:
