@@ -73,7 +73,8 @@ class Engine:
         began = time.perf_counter()
         target, draft = Path(target), _drafts(drafting, None if draft is None else Path(draft))
         headers = _headers(target, draft)
-        _permit(_compared(*headers), drafting)
+        comparison = _compared(*headers)
+        _permit(comparison, drafting)
         _check_memory(*headers, loading, drafting, longest_draft)
         for path, _ in loading.lora:
             if not path.is_file():
@@ -99,7 +100,7 @@ class Engine:
                 abort=self.abort,
                 lora=loading.lora,
             )
-            self.redraft(drafting, draft, progress=lambda s: report(weight + s * (1 - weight)))
+            self._adopt(drafting, draft, comparison, progress=lambda s: report(weight + s * (1 - weight)))
         except BaseException:
             model.close()
             raise
@@ -141,15 +142,27 @@ class Engine:
                 f"drafts of {drafting.draft_max} tokens are longer than the {longest} that this run was "
                 "started for; start it with that --draft-max"
             )
-        corpus = self._indexed(drafting)
-        loaded, comparison = self._loaded, self._comparison
-        stays = loaded is not None and loaded.model.path == (wanted or named)
-        if not stays:
+        if self._loaded is not None and self._loaded.model.path == (wanted or named):
+            comparison, wanted = self._comparison, self._loaded.model.path
+        else:
             comparison = None if wanted is None else _compared(*_headers(self.target.model.path, wanted))
-        if wanted is not None:
+        if drafting.wants_model:
             _permit(comparison, drafting)
+        self._adopt(drafting, wanted, comparison, progress)
+
+    def _adopt(
+        self,
+        drafting: Drafting,
+        draft: Path | None,
+        comparison: vocab.Comparison | None,
+        progress: LoadProgress | None,
+    ) -> None:
+        """Goes over to a drafter that was found to fit, loaded already or not, and frees the one before."""
+        corpus = self._indexed(drafting)
+        loaded = self._loaded
+        stays = loaded is not None and loaded.model.path == draft
         if not stays:
-            self._loaded = None if wanted is None else self._load_draft(wanted, progress)
+            self._loaded = None if draft is None else self._load_draft(draft, progress)
             self._comparison = comparison
         if not stays or (drafting.translate and not self.drafting.translate):
             _warn(comparison, drafting)
@@ -157,7 +170,7 @@ class Engine:
         if self.experience is not None:
             self.experience.keep()
         self.experience = self._recalled()
-        if loaded is not None and loaded is not self._loaded:
+        if loaded is not None and not stays:
             loaded.model.close()
 
     def _load_draft(self, draft: Path, progress: LoadProgress | None) -> Context:
