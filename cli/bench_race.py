@@ -48,7 +48,8 @@ class Race:
         self._trouble = trouble
         if engine.draft is not None:  # however often it is loaded again, it runs alike
             engine.loading = replace(engine.loading, threads_draft=engine.draft.threads)
-        self._prompts = [(prompt.kind, *_asked(engine, prompt.text)) for prompt in prompts]
+        texts = [(prompt.kind, engine.question(prompt.text)) for prompt in prompts]
+        self._prompts = [(kind, text, engine.tokenize(text)) for kind, text in texts]
         n_ctx = engine.target.n_ctx
         for i, (kind, _, tokens) in enumerate(self._prompts, 1):
             if len(tokens) + n > n_ctx:
@@ -115,10 +116,3 @@ class Race:
 def _decoding(engine: Engine) -> tuple[float, float]:
     """Seconds inside llama_decode so far: the drafter's and the target's."""
     return 0.0 if engine.draft is None else engine.draft.decode_seconds, engine.target.decode_seconds
-
-
-def _asked(engine: Engine, text: str) -> tuple[str, Tokens]:
-    """The prompt as the model reads it: in its chat template, where it has one."""
-    if engine.has_template:
-        text = engine.template.render([{"role": "user", "content": text}])
-    return text, engine.tokenize(text)

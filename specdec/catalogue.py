@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from . import __version__
 from .errors import UsageError
-from .gguf_file import GGUFFile
+from .gguf_file import PART_NAME, GGUFFile
 from .model_facts import ModelFacts
 from .pair import Vocabularies, compared
 from .prediction import Prediction, predict
@@ -21,7 +20,6 @@ from .whole_file import keep
 
 FORMAT = 2
 MOST_VERDICTS = 2000
-PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 Stamp = list[list[Any]]  # name, size in bytes and time of change (ns) of each file of a model
 
@@ -115,7 +113,7 @@ def _models(folder: Path) -> Iterator[tuple[Path, Stamp]]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         wanted = sorted(name for name in names if name.lower().endswith(".gguf") and not name.startswith("."))
         for name in wanted:
-            part = PART.fullmatch(name)
+            part = PART_NAME.fullmatch(name)
             if part and int(part[2]) > 1 and f"{part[1]}-00001-of-{part[3]}.gguf" in names:
                 continue
             path = Path(place, name)
@@ -127,15 +125,15 @@ def _models(folder: Path) -> Iterator[tuple[Path, Stamp]]:
 
 def _stamp(path: Path, names: Iterable[str]) -> Stamp:
     """Of the file and, where it is the first part of a split model, of those of ``names`` that go with it."""
-    part = PART.fullmatch(path.name)
+    part = PART_NAME.fullmatch(path.name)
     if not part or int(part[2]) != 1:
         return [_stat(path)]
-    parts = ((name, PART.fullmatch(name)) for name in names)
+    parts = ((name, PART_NAME.fullmatch(name)) for name in names)
     return [_stat(path.with_name(n)) for n, p in parts if p and (p[1], p[3]) == (part[1], part[3])]
 
 
 def _siblings(path: Path) -> Iterable[Path]:
-    return path.parent.glob("*.gguf") if PART.fullmatch(path.name) else ()
+    return path.parent.glob("*.gguf") if PART_NAME.fullmatch(path.name) else ()
 
 
 def _unreadable(folder: Path) -> Any:

@@ -78,7 +78,7 @@ def checkup(engine: Engine, prompts: Sequence[BenchPrompt], n: int, seed: int, p
     greedily and once sampled. seed: of the sampled runs. progress: told what is done, and its share, 0 to 1.
     Raises UsageError for a prompt that the context has no room for.
     """
-    asked = [_tokens(engine, prompt.text) for prompt in prompts]
+    asked = [engine.tokenize(engine.question(prompt.text)) for prompt in prompts]
     text = np.concatenate(asked)
     curve = measured_passes(engine.target, text, partial(progress, "timing passes"))
     progress("measuring how batches round", 0.0)
@@ -98,12 +98,6 @@ def checkup(engine: Engine, prompts: Sequence[BenchPrompt], n: int, seed: int, p
     seconds = sum(visit.probed.stats.seconds["draft"] for visit in visits)
     drafter = seconds / drafted if drafted else 0.0
     return Checkup(curve, drafter, visits, forecast(accepted or [0], PROBED, curve, drafter), greedy, sampled)
-
-
-def _tokens(engine: Engine, text: str) -> Tokens:
-    if engine.has_template:
-        return engine.tokenize_chat([{"role": "user", "content": text}])
-    return engine.tokenize(text)
 
 
 def _visit(

@@ -298,6 +298,10 @@ class Engine:
         source = self.loading.chat_template
         return ChatTemplate(self.target.model, source, origin=None if source is None else "--chat-template")
 
+    def question(self, text: str) -> str:
+        """What a user asks, as the model reads it: in the chat template, where there is one."""
+        return self.template.render([{"role": "user", "content": text}]) if self.has_template else text
+
     def tokenize_chat(self, messages: list[Message]) -> Tokens:
         """Token ids of a conversation in the chat template, ending where its answer begins."""
         return self.tokenize(self.template.render(messages))

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from .footprint import CELL_STEP, Footprint, Shape, footprint
 from .rollback import MOST_SNAPSHOTS
 from .room import Device, Room, amount
-from .settings import Drafting, Loading
-
-BATCH_CPU, BATCH_GPU = 64, 512  # tokens of one pass, as Context makes them
+from .settings import BATCH_CPU, BATCH_GPU, Drafting, Loading
 
 
 @dataclass(frozen=True)

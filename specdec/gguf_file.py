@@ -20,6 +20,7 @@ from .errors import UsageError
 from .gguf_header import GGUFArray, Header, Tensor, Value, read_header
 from .hyperparameters import damage
 
+PART_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")  # of a split model (llama_split_path)
 _SOUND: set[str] = set()  # hashes of token arrays in which no two texts are the same
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS; llama.cpp aborts the process on more
@@ -136,7 +137,7 @@ def _other_parts(first: Header) -> list[Path]:
     count, no = first.number("split.count"), first.number("split.no")
     if count <= 1:
         return []
-    name = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", first.path.name)
+    name = PART_NAME.fullmatch(first.path.name)
     if not name or int(name[2]) != no + 1 or int(name[3]) != count:
         raise UsageError(
             f"{first.path}: this is part {no + 1} of {count} of a split model, so its name has to end in "

@@ -13,6 +13,7 @@ ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", 
 DrafterKind = Literal["model", "suffix", "lookup", "none"]
 DRAFTERS: tuple[DrafterKind, ...] = ("model", "suffix", "lookup", "none")
 LONGEST_DRAFT = 24  # of the adaptive schedule: the rows of logits of a target context are made for it
+BATCH_CPU, BATCH_GPU = 64, 512  # tokens that a pass over a prompt reads at once (n_ubatch)
 DRY_BREAKERS = ("\n", ":", '"', "*")
 
 

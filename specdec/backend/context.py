@@ -23,6 +23,7 @@ from ..errors import (
     SpecdecError,
     UsageError,
 )
+from ..settings import BATCH_CPU, BATCH_GPU
 from ..tokens import Tokens, common_prefix
 from . import llama
 from .llama import Abort
@@ -123,7 +124,7 @@ class Context:
         params: llama_cpp.llama_context_params = llama_cpp.llama_context_default_params()
         params.n_ctx = self.n_ctx
         # A CPU reads prompts as fast in small pieces, and the compute buffer shrinks with them.
-        params.n_ubatch = 512 if llama.supports_gpu() else 64
+        params.n_ubatch = BATCH_GPU if llama.supports_gpu() else BATCH_CPU
         # Twice the outputs: tokens that a rollback left to be read again ride in the next pass.
         params.n_batch = max(params.n_ubatch, 2 * self.n_outputs)
         params.n_ubatch = params.n_batch
