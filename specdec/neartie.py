@@ -36,11 +36,11 @@ class Parting:
 def measured_difference(context: Context, tokens: Tokens) -> float:
     """The largest |Δ| between logits of single passes and of batches, over tokens × vocabulary.
 
-    tokens: int32 [n], more than the largest batch to be worth anything; batches that the context's
-    ``n_outputs`` does not allow are left out. The context is empty afterwards.
+    tokens: int32 [n], more than the largest batch to be worth anything. The largest is the context's
+    ``n_outputs``: llama.cpp attends in another order from 64 tokens on. The context is empty afterwards.
     """
     singles = _rows(context, tokens, 1)
-    batches = [n for n in BATCHES if n <= context.n_outputs]
+    batches = {min(n, context.n_outputs) for n in (*BATCHES, context.n_outputs)}
     return max(float(np.abs(_rows(context, tokens, n) - singles).max()) for n in batches)
 
 

@@ -25,6 +25,7 @@ from specdec.drafters import ModelDrafter, TranslatedDrafter
 from specdec.drafters.translation import Passage, Translation
 from specdec.drafters.translation import tokens_of as cut
 from specdec.experience import Experience
+from specdec.neartie import measured_difference
 from specdec.schedule import FixedRound
 
 SMALL = Loading(n_ctx=256, threads=1)
@@ -186,7 +187,7 @@ def test_so_is_a_real_one(smollm: Model, smollm_path: Path, tmp_path: Path) -> N
 def test_after_many_rounds_the_cache_is_what_reading_once_gives(bpe: Model, spm: Model) -> None:
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
-    with Context(spm, n_ctx=2048, threads=1) as draft:
+    with Context(spm, n_ctx=2048, n_outputs=17, threads=1) as draft:
         drafter = TranslatedDrafter(draft, bpe.vocab, draft_max=6)
         history = list(bpe.vocab.tokenize("the and of"))
         for _ in range(200):
@@ -196,12 +197,17 @@ def test_after_many_rounds_the_cache_is_what_reading_once_gives(bpe: Model, spm:
             if rng.random() < 0.05:
                 del history[rng.randrange(3, len(history)) :]
         text = np.array(history, np.int32)
-        last = drafter.propose(text, FixedRound(6))
+        drafter.propose(text, FixedRound(6))
         derived = Translation(bpe.vocab, spm.vocab).read(text).tokens
         assert draft.held[: len(derived)].tolist() == derived.tolist(), f"seed {seed}"
+        draft.hold(derived[:-1])
+        after = draft.feed(derived[-1:])[0].copy()
         drafter.reset()
         assert len(draft) == 0
-        assert drafter.propose(text, FixedRound(6)).tokens == last.tokens, f"seed {seed}"
+        for i in range(0, len(derived), 16):  # from 64 tokens on, llama.cpp attends in another order
+            once = draft.score(derived[i : i + 16])[-1].copy()
+        bound = 2 * measured_difference(draft, derived) + 1e-6
+        np.testing.assert_allclose(after, once, atol=bound, rtol=0, err_msg=f"seed {seed}")
 
 
 def test_the_limit_counts_the_targets_tokens(bpe: Model, spm: Model) -> None:
