@@ -116,7 +116,7 @@ class BenchOptions:
         list[str] | None,
         option("--check", panel=OUTPUT, once=True, metavar="NAME>=RATIO",
                help="Fail when a median ratio falls short: model:adaptive>=1.2 of plain decoding, "
-               "model:adaptive/best-fixed>=0.95 of another; repeatable."),
+               "model:adaptive/best-fixed>=0.95 of another, or of forecast or limit; repeatable."),
     ] = None  # fmt: skip
     quiet: Annotated[bool, option("--quiet", "-q", panel=OUTPUT, help="No progress bar.")] = False
     verbose: Annotated[

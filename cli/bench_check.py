@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from specdec.errors import SpecdecError, UsageError
 
-from .bench_result import BEST_FIXED, LIMIT, Result
+from .bench_result import BEST_FIXED, FORECAST, LIMIT, Result
 
 FORM = re.compile(r"(?P<name>[^/>]+?)(?:/(?P<other>[^/>]+?))?\s*>=\s*(?P<least>\d+(?:\.\d*)?|\.\d+)")
 
@@ -44,7 +44,7 @@ def checks(texts: Sequence[str], bases: dict[str, str]) -> list[Check]:
         name, other = match["name"], match["other"]
         _known(text, name, bases)
         if other:
-            _known(text, other, (*bases, BEST_FIXED, LIMIT))
+            _known(text, other, (*bases, BEST_FIXED, FORECAST, LIMIT))
         found.append(Check(text.strip(), name, other or bases[name], float(match["least"])))
     return found
 

@@ -9,13 +9,15 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from specdec.forecast import forecast
 from specdec.limit import Curve, perfect_rate
+from specdec.settings import LONGEST_DRAFT
 
 from .bench_peer import Rival
 from .bench_plan import ADAPTIVE, Configuration
 from .bench_timed import Details, Timed, Trial
 
-BEST_FIXED, LIMIT = "best-fixed", "limit"  # what a ratio may be to, besides a name
+BEST_FIXED, FORECAST, LIMIT = "best-fixed", "forecast", "limit"  # what a ratio may be to, besides a name
 RESAMPLED = 2000
 
 
@@ -47,6 +49,16 @@ class Row(NamedTuple):
     inside: float | None
     same: tuple[int, int] | None
     of_limit: float | None
+
+
+class Observed(NamedTuple):
+    """What ``specdec.limit`` and ``specdec.forecast`` compute from: of the rounds of a fixed length, how many
+    tokens each accepted, and that length; seconds of the target's pass by rows, and of a drafted token."""
+
+    accepted: list[int]
+    length: int
+    target: Callable[[int], float]
+    drafter: float
 
 
 class Interval(NamedTuple):
@@ -120,8 +132,12 @@ class Result:
 
     def limit(self, one: Configuration) -> float | None:
         """Tokens per second at the limit (``specdec.limit``): the median over the trials."""
-        rates = [rate for trial in self.trials if (rate := self._limit(trial, one))]
-        return statistics.median(rates) if rates else None
+        return _median([self._limit(trial, one) for trial in self.trials])
+
+    def forecast(self, one: Configuration) -> float | None:
+        """Tokens per second at the best single length for each prompt, as ``specdec.forecast`` computes it
+        from what was measured on that prompt: the median over the trials."""
+        return _median([self._forecast(trial, one) for trial in self.trials])
 
     def intervals(self) -> list[Interval]:
         """Block verification against token rejection, where both were run."""
@@ -184,6 +200,8 @@ class Result:
         one = next((c for c in self.configurations if c.name == name), None)
         if other == LIMIT and one:
             return lambda trial: self._limit(trial, one)
+        if other == FORECAST and one:
+            return lambda trial: self._forecast(trial, one)
         if other == BEST_FIXED and one:
             best = self.best_fixed(one)
             other = best.name if best else other
@@ -195,10 +213,19 @@ class Result:
     def _limit(self, trial: Trial, one: Configuration) -> float | None:
         key = trial.number, one.group
         if key not in self._limits:
-            self._limits[key] = self._computed_limit(trial, one)
+            observed = self._observed(trial, one)
+            self._limits[key] = perfect_rate(*observed) if observed else None
         return self._limits[key]
 
-    def _computed_limit(self, trial: Trial, one: Configuration) -> float | None:
+    def _forecast(self, trial: Trial, one: Configuration) -> float | None:
+        observed = self._observed(trial, one)
+        if observed is None:
+            return None
+        gains = forecast(*observed, range(1, LONGEST_DRAFT + 1)).by_length
+        return max(1.0, *gains.values()) / observed.target(1)
+
+    def _observed(self, trial: Trial, one: Configuration) -> Observed | None:
+        """Of the longest fixed length that ran on the trial."""
         fixed = [c for c in self._fixed(one) if c.name in trial.runs]
         single = self._single(trial)
         shape = self.shape
@@ -212,8 +239,7 @@ class Result:
             rounds = rounds[:-1]
         drafter = timed.details.drafter_seconds / timed.drafted if timed.drafted else 0.0
         accepted = [kept for _, kept in rounds]
-        costs = shape.times(single)
-        return perfect_rate(accepted, length, costs, drafter) if accepted else None
+        return Observed(accepted, length, shape.times(single), drafter) if accepted else None
 
     def _single(self, trial: Trial) -> float:
         """Seconds of the target's pass over one row in plain decoding."""
@@ -272,7 +298,8 @@ class Result:
 
     def _against(self, one: Configuration) -> dict[str, object]:
         best, to_best = self.best_fixed(one), self.spread(one.name, BEST_FIXED)
-        to_limit, peers = self.spread(one.name, LIMIT), {}
+        to_forecast, to_limit = self.spread(one.name, FORECAST), self.spread(one.name, LIMIT)
+        peers = {}
         for rival in self.rivals:
             spread = self.spread(one.name, rival.name) if rival.base == one.base else None
             if spread:
@@ -281,10 +308,17 @@ class Result:
             "name": one.name,
             "best_fixed": best.name if best else None,
             "over_best_fixed": asdict(to_best) if to_best and best else None,
+            "forecast_tokens_per_second": self.forecast(one),
+            "over_forecast": asdict(to_forecast) if to_forecast else None,
             "limit_tokens_per_second": self.limit(one),
             "over_limit": asdict(to_limit) if to_limit else None,
             "over_peers": peers,
         }
+
+
+def _median(rates: Sequence[float | None]) -> float | None:
+    known = [rate for rate in rates if rate]
+    return statistics.median(known) if known else None
 
 
 def _by_rows(trial: Trial) -> dict[int, list[float]]:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from .bench_result import BEST_FIXED, LIMIT, Result, Row, Spread
+from .bench_result import BEST_FIXED, FORECAST, LIMIT, Result, Row, Spread
 
 UNKNOWN = ""
 
@@ -64,10 +64,13 @@ def _derived(result: Result) -> Table:
     """What the adaptive schedule is measured by, and the rules against each other."""
     rows = []
     for one in result.adaptive():
-        best, limit = result.best_fixed(one), result.limit(one)
+        best, forecast, limit = result.best_fixed(one), result.forecast(one), result.limit(one)
         if best:
             spread = result.spread(one.name, BEST_FIXED)
             rows.append([f"{one.name} ÷ best fixed ({best.name})", *_three(spread)])
+        if forecast:
+            spread = result.spread(one.name, FORECAST)
+            rows.append([f"{one.name} ÷ forecast ({forecast:.1f} tok/s)", *_three(spread)])
         if limit:
             rows.append([f"{one.name} ÷ limit ({limit:.1f} tok/s)", *_three(result.spread(one.name, LIMIT))])
         for rival in result.rivals:

@@ -302,6 +302,20 @@ def test_the_limit_follows_from_costs_and_acceptance(result: Result) -> None:
     assert spread.most == pytest.approx(max(2.0 / limits[0], 0.6 / limits[1]))
 
 
+def test_the_forecast_is_the_best_single_length_for_each_prompt(result: Result) -> None:
+    assert result.shape is not None
+    cost = [result.shape(rows) for rows in range(26)]
+    rates = [  # of four in four all were accepted, and of 1 and 3 in four: 2, 2.5 and 3 tokens a round
+        max((k + 1) / cost[k + 1] for k in range(25)) / 0.9,
+        max(1 / cost[1], 2 / cost[2], 2.5 / cost[3], 3 / cost[4]) / 1.8,
+    ]
+    assert result.forecast(one("model:adaptive")) == pytest.approx(sum(rates) / 2)
+    spread = result.spread("model:adaptive", "forecast")
+    assert spread is not None
+    assert (spread.least, spread.most) == pytest.approx(sorted((3.0 / rates[0], 0.5 / rates[1])))
+    judge(checks(["model:adaptive/forecast>=0.1"], {"model:adaptive": "plain"}), result)
+
+
 def test_rules_are_compared_with_an_interval() -> None:
     def rule(name: str) -> Configuration:
         return Configuration(name, "plain", "model", 2, "token" if name == "token" else "block", 0.8)
@@ -362,6 +376,7 @@ def test_what_was_not_run_is_left_out() -> None:
     assert [row.name for row in result.rows] == ["plain"]
     assert result.spread("model:2", "plain") is None
     assert result.limit(one("model:2")) is None
+    assert result.forecast(one("model:2")) is None
     assert "model" not in as_text("", list(tables(result)))
 
 
