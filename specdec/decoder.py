@@ -14,10 +14,11 @@ import numpy as np
 from .acceptance import Rule, accept
 from .backend import Context, FeedProgress
 from .distribution import Rng
-from .drafters import Drafter, NoDrafter, Reader
+from .drafters import Drafter, NoDrafter
 from .drafters.model import irreversible
 from .errors import UsageError
 from .logprobs import TokenLogprobs, token_logprobs
+from .prefill import prefill
 from .sampling import Sampler
 from .schedule import Schedule
 from .stats import Stats
@@ -197,13 +198,13 @@ class Decoder:
             yield step
 
     def _read(self, history: Tokens, n_prompt: int, progress: FeedProgress | None) -> None:
-        """Brings the target to a history of which the first n_prompt tokens were given, not generated."""
+        """Brings target and drafter to a history whose first n_prompt tokens were given, not generated."""
         began = time.perf_counter()
         if self._sampler.grammar:
             self._sampler.grammar.start = n_prompt
-        self.stats.cached_prompt_tokens += self.target.hold(history[:-1], progress)
-        if isinstance(self.drafter, Reader):
-            self.drafter.read(history, self.schedule.round(len(history), self.target.n_ctx - len(history)))
+        horizon = self.schedule.round(len(history), self.target.n_ctx - len(history))
+        held = prefill(self.target, self.drafter, history, horizon, progress)
+        self.stats.cached_prompt_tokens += held
         self.stats.seconds["prefill"] += time.perf_counter() - began
 
     def _round(self, history: Tokens, room: int, text: TextStream, logprobs: int) -> Step:

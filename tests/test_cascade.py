@@ -35,6 +35,7 @@ class Costly(Free):
     """Asks before each token, and draws from several."""
 
     asked = 0
+    prompt_threads = 2
 
     def propose(self, history: Tokens, horizon: Horizon) -> DraftBlock:
         n = 0
@@ -95,6 +96,8 @@ def test_a_cascade_is_named_read_and_reset_as_one() -> None:
     free, model = Free("free", [4]), Costly("model", [5])
     cascade = CascadeDrafter([free, model])
     assert cascade.name == "free,model"
+    assert cascade.prompt_threads == 2
+    assert CascadeDrafter([free]).prompt_threads == 0
     cascade.read(HISTORY, FixedRound(4))
     assert (free.read_texts, model.read_texts) == ([], [1, 2, 3])
     cascade.reset()

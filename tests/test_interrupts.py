@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 
 import pytest
 from specdec.cli import interrupts
@@ -15,15 +16,32 @@ from specdec.errors import AbortedError
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_signal_sets_the_abort_and_raises_where_it_can(busy: bool) -> None:
     signals = Signals(Abort())
-    signals.raising, signals.abort.busy = True, busy
+    signals.raising = True
     if busy:
-        signals.receive(signal.SIGINT, None)
+        signals.abort.call(signals.receive, signal.SIGINT, None)
     else:
         with pytest.raises(KeyboardInterrupt):
             signals.receive(signal.SIGINT, None)
     assert signals.abort.is_set
     with pytest.raises(KeyboardInterrupt):
         signals.leave()
+
+
+def test_an_abort_is_busy_while_any_thread_is_at_work() -> None:
+    abort, begun, ended = Abort(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert ended.wait(60)
+
+    thread = threading.Thread(target=abort.call, args=(work,))
+    thread.start()
+    assert begun.wait(60)
+    assert abort.call(lambda: 7) == 7
+    assert abort.busy
+    ended.set()
+    thread.join()
+    assert not abort.busy
 
 
 def test_ctrl_c_waits_for_a_pass_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +77,7 @@ def test_the_signal_is_what_counts_of_all_that_fails_after_it(failure: Exception
 
     def work() -> None:
         with interruptible() as signals:
-            signals.abort.busy = True
-            signal.raise_signal(signal.SIGTERM)
+            signals.abort.call(signal.raise_signal, signal.SIGTERM)
             raise failure
 
     with pytest.raises(SystemExit) as ended:

@@ -45,6 +45,7 @@ class Context:
     threads: for decoding and prompts; None for the physical cores.
     abort: stops a decode from another thread or a signal. lora: adapters, each with its scale.
 
+    threads, prompt_threads: CPU threads of a pass over one token, and of a larger one.
     decode_seconds, tokens_fed: what all passes took, and how many tokens they read, since it was made.
     rollback_strategy: how this memory takes tokens back; its ``name`` is for people. n_read: how many of the
     text's tokens the memory holds; those that a rollback left to be read again ride in the next pass.
@@ -82,7 +83,7 @@ class Context:
         self.tokens_fed = 0
         self._abort = abort or Abort()
         self._pointer: llama_cpp.llama_context_p | None = None
-        self.threads = threads or llama.default_threads()
+        self.threads = self.prompt_threads = threads or llama.default_threads()
         params = self._params(self.threads)
         llama.forget_errors()
         pointer = self._abort.call(llama_cpp.llama_init_from_model, model.pointer, params)
@@ -167,18 +168,17 @@ class Context:
         """Uses fewer threads for single tokens where that is faster: a small model is read faster than many
         threads can be told to. Halved as long as passes take a tenth less by it; prompts keep them all.
         """
-        every = self.threads
         while self.threads > 1:
             before, seconds = self.threads, self.pass_seconds
-            self._use_threads(self.threads // 2, every)
+            self._use_threads(self.threads // 2)
             self.pass_seconds = self._time_one_pass()
             if self.pass_seconds > 0.9 * seconds:
-                self._use_threads(before, every)
+                self._use_threads(before)
                 self.pass_seconds = seconds
                 break
 
-    def _use_threads(self, single: int, batch: int) -> None:
-        llama_cpp.llama_set_n_threads(self.pointer, single, batch)
+    def _use_threads(self, single: int) -> None:
+        llama_cpp.llama_set_n_threads(self.pointer, single, self.prompt_threads)
         self.threads = single
 
     @property

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -167,13 +168,10 @@ class Abort:
     They raise AbortedError. In the middle of a pass it is noticed by CPU backends only, after it by all.
     llama.cpp asks its abort callback between graph nodes, a thousand times a token: too often for
     Python. The C library's ``strlen`` answers instead, over a string that is empty until :meth:`set`.
-
-    busy: whether llama.cpp is at work; an exception that a signal handler raises then would be lost in
-    one of its callbacks, so a handler must leave it at :meth:`set`.
     """
 
     def __init__(self) -> None:
-        self.busy = False
+        self._at_work = set[int]()  # threads
         self._text = ctypes.create_string_buffer(2)
         libc = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
         self.callback = ctypes.cast(libc.strlen, llama_cpp.ggml_abort_callback)
@@ -194,8 +192,16 @@ class Abort:
 
     def call(self, function: Callable[..., Result], *args: object) -> Result:
         """``function(*args)``, during which the flag says busy."""
-        self.busy = True
+        thread = threading.get_ident()
+        self._at_work.add(thread)
         try:
             return function(*args)
         finally:
-            self.busy = False
+            self._at_work.discard(thread)
+
+    @property
+    def busy(self) -> bool:
+        """Whether llama.cpp is at work, on any thread. An exception that a signal handler raises then would
+        be lost in one of its callbacks, or leave another thread at work: a handler must leave it at
+        :meth:`set`."""
+        return bool(self._at_work)

@@ -34,6 +34,11 @@ class CascadeDrafter:
                 horizon = horizon.beyond(best)
         return best
 
+    @property
+    def prompt_threads(self) -> int:
+        """Those of the drafter with the most: they read one after the other."""
+        return max((d.prompt_threads for d in self.drafters if isinstance(d, Reader)), default=0)
+
     def read(self, text: Tokens, horizon: Horizon) -> None:
         """Lets those read that have to."""
         for drafter in self.drafters:

@@ -74,7 +74,13 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Reader(Protocol):
-    """A drafter that has a text to read before it can draft."""
+    """A drafter that has a text to read before it can draft.
+
+    prompt_threads: how many CPU threads that takes.
+    """
+
+    @property
+    def prompt_threads(self) -> int: ...
 
     def read(self, text: Tokens, horizon: Horizon) -> None:
         """Reads a prompt (int32 [n]) before the first round, where drafting could pay."""

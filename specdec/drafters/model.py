@@ -91,6 +91,11 @@ class ModelDrafter:
             unread = np.array([token], np.int32)  # the last one is never fed: nothing is drafted after it
         return DraftBlock(tuple(tokens), dists, self.name, sure)
 
+    @property
+    def prompt_threads(self) -> int:
+        """Those of its context."""
+        return self.context.prompt_threads
+
     def read(self, text: Tokens, horizon: Horizon) -> None:
         """Reads a prompt before the first round, its last token excepted; not where no draft could pay."""
         if self._fits(len(text)) and horizon.could_pay(self.name):

@@ -67,6 +67,11 @@ class TranslatedDrafter:
             before = begun
         return DraftBlock(tuple(tokens), source=self.name, sure=sure)
 
+    @property
+    def prompt_threads(self) -> int:
+        """Those of its context."""
+        return self._model.prompt_threads
+
     def read(self, text: Tokens, horizon: Horizon) -> None:
         """Reads a prompt before the first round, its last token excepted; not where no draft could pay."""
         self._model.read(self._translation.read(text).tokens, horizon)
