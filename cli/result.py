@@ -114,7 +114,7 @@ class Run:
                 f"({stats.acceptance_rate:.1%}), {stats.mean_accepted_length:.2f} tokens a round, "
                 f"{stats.rounds} rounds"
             )
-        elif decoder.drafter.name != "none":
+        elif stats.rounds and decoder.drafter.name != "none":
             lines.append(f"{decoder.drafter.name} drafter: no draft was expected to pay, so there was none")
         parts = ", ".join(f"{part} {value:.2f}" for part, value in seconds.items())
         lines.append(f"seconds: {parts}; {self._prompt_tokens} prompt tokens; seed {decoder.seed}")

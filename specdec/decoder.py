@@ -203,9 +203,11 @@ class Decoder:
         if self._sampler.grammar:
             self._sampler.grammar.start = n_prompt
         horizon = self.schedule.round(len(history), self.target.n_ctx - len(history))
-        held = prefill(self.target, self.drafter, history, horizon, progress)
-        self.stats.cached_prompt_tokens += held
-        self.stats.seconds["prefill"] += time.perf_counter() - began
+        try:
+            held = prefill(self.target, self.drafter, history, horizon, progress)
+            self.stats.cached_prompt_tokens += held
+        finally:  # an interrupted one took time, too
+            self.stats.seconds["prefill"] += time.perf_counter() - began
 
     def _round(self, history: Tokens, room: int, text: TextStream, logprobs: int) -> Step:
         """One draft and its verification."""

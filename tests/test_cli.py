@@ -578,11 +578,14 @@ def test_a_signal_in_json_gives_the_object_so_far(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
+@pytest.mark.parametrize("drafter", ["none", "model"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_a_long_prompt_is_read(
-    env: dict[str, str], slow: list[str], number: signal.Signals, code: int
+    env: dict[str, str], slow: list[str], number: signal.Signals, code: int, drafter: str
 ) -> None:
-    process = started(env, *slow, "-c", "16000", stdin=subprocess.PIPE)
+    path = slow[slow.index("-m") + 1]
+    slow[slow.index("none")] = drafter
+    process = started(env, *slow, "-md", path, "-c", "16000", stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(b"the and of in " * 3500)
     process.stdin.close()
@@ -596,3 +599,7 @@ def test_a_signal_while_a_long_prompt_is_read(
     assert time.monotonic() - began < 3
     assert out == b""
     assert b"Traceback" not in errors
+    assert b"expected to pay" not in errors  # nobody was asked for a draft
+    prefill = re.search(rb"prefill ([\d.]+)", errors)
+    assert prefill is not None
+    assert float(prefill[1]) > 0.5
