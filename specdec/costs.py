@@ -65,11 +65,14 @@ class CostCurve:
         """A pass of n tokens after a text of ``length`` tokens took so long."""
         seconds = max(seconds, 1e-9)  # of a clock that ticks coarsely
         knot = _nearest(n)
-        timings = self._timings.setdefault((_scale(length), knot), deque(maxlen=WINDOW))
+        scale = _scale(length)
+        known = self._at(scale, knot) if (scale, knot) in self._timings else None
+        timings = self._timings.setdefault((scale, knot), deque(maxlen=WINDOW))
         if len(timings) >= REMEMBERED:
             self._pace.note(seconds / self(n, length))
         timings.append(seconds / self._pace.factor * self._shape[knot] / _between(self._shape, n))
-        self._tables.clear()
+        if self._at(scale, knot) != known:
+            self._tables.clear()
 
     @property
     def reach(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import numpy as np
 import pytest
@@ -108,3 +109,22 @@ def test_it_is_written_down_and_read_again() -> None:
     for broken in ({"0:3": 0.1}, {"x": 0.1}, {"0:1": -1.0}, {"0:1": float("nan")}):
         with pytest.raises(ValueError, match=r".*"):
             curve().recall(broken)
+
+
+def test_what_was_asked_before_changes_no_answer() -> None:
+    """Tables that are kept between timings are those that would be made anew."""
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    kept, fresh = CostCurve(0.1, Pace()), CostCurve(0.1, Pace())
+    for _ in range(300):
+        n, length, seconds = (
+            rng.choice([1, 1, 1, 3, 9, 30]),
+            rng.choice([10, 300, 5000]),
+            rng.uniform(0.1, 0.3),
+        )
+        kept.note(n, length, seconds)
+        fresh.note(n, length, seconds)
+        fresh._tables.clear()
+        for scale in (10, 300, 5000, 40000):
+            expected = [fresh(rows, scale) for rows in (1, 2, 5, 17)]
+            assert [kept(rows, scale) for rows in (1, 2, 5, 17)] == expected, f"seed {seed}"

@@ -29,7 +29,7 @@ class CascadeDrafter:
             draft = drafter.propose(history, horizon)
             if draft.drawn:
                 return draft
-            if horizon.worth(draft) > horizon.worth(best):
+            if draft.tokens and horizon.worth(draft) > horizon.worth(best):
                 best = draft
                 horizon = horizon.beyond(best)
         return best

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..distribution import Distribution
@@ -47,7 +48,7 @@ class DraftBlock:
         """The block cut to its first n tokens."""
         return self if n == len(self) else DraftBlock(self.tokens[:n], self.q[:n], self.source, self.sure[:n])
 
-    @property
+    @cached_property
     def drawn(self) -> int:
         """How many tokens, from the first, end in one that was drawn from several; what follows is certain
         once they are known."""
