@@ -121,8 +121,7 @@ class Result:
     @cached_property
     def single(self) -> float:
         """Seconds of the target's pass over one row, the median over the trials; 0 when unknown."""
-        known = [single for trial in self.trials if (single := self._single(trial))]
-        return statistics.median(known) if known else 0.0
+        return _median([self._single(trial) for trial in self.trials]) or 0.0
 
     def drafter_seconds(self, one: Configuration) -> float:
         """Seconds of the drafter's passes for each drafted token; 0 where it has none."""
@@ -316,8 +315,9 @@ class Result:
         }
 
 
-def _median(rates: Sequence[float | None]) -> float | None:
-    known = [rate for rate in rates if rate]
+def _median(figures: Sequence[float | None]) -> float | None:
+    """Of those that are known, which are neither None nor 0."""
+    known = [figure for figure in figures if figure]
     return statistics.median(known) if known else None
 
 

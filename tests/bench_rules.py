@@ -37,8 +37,9 @@ class Compared:
         self._rule = rule
 
     def law(self, draft: DraftBlock, p: Sequence[Distribution]) -> Law:
-        self.expected.append(tuple(1.0 + mean(rule.law(draft, p)) for rule in RULES))
-        return self._rule.law(draft, p)
+        laws = {rule.name: rule.law(draft, p) for rule in RULES}
+        self.expected.append(tuple(1.0 + mean(law) for law in laws.values()))
+        return laws[self.name]
 
     def follow(self, draft: DraftBlock, p: Sequence[Distribution], accepted: int) -> Distribution:
         return self._rule.follow(draft, p, accepted)
